@@ -46,6 +46,7 @@ def make_our_requests(folder: Path) -> dict[str, Request]:
     from model.maps.forms import Selection
     from model.maps.units import divide_into_units
     from model.packing import Sequence
+    from model.probes import Maps
     from service.encode import answer
     from service.engine.lanes import Lanes
     from service.engine.loading import load_model, use_compiled_pass
@@ -68,8 +69,8 @@ def make_our_requests(folder: Path) -> dict[str, Request]:
         done: Any = lanes.run_batch(works, CORES)
         items = []
         for work, one in zip(works, done, strict=True):
-            shown = work.outputs.attention
-            arrays = dict(maps.named_tensors(shown, one.attention)) if shown else {}
+            shown = work.outputs.probe(Maps)
+            arrays = dict(maps.named_tensors(shown.selection, one.made[Maps.name])) if shown else {}
             items.append(AnswerItem(len(work), {}, one.pooled, arrays=arrays))
         return b"".join(answer.write_safetensors(Encoded({}, items, {})))
 
@@ -77,7 +78,7 @@ def make_our_requests(folder: Path) -> dict[str, Request]:
         selection = Selection(
             heads, divide_into_units(tokens), form=form, cls=0, separators=(tokens - 1,)
         )
-        return Outputs(pooling=lanes.model.pooling, attention=selection if form else None)
+        return Outputs(pooling=lanes.model.pooling, probes=(Maps(selection),) if form else ())
 
     return {
         "plain": lambda batch: request(batch, None, {}),

@@ -1,7 +1,8 @@
-"""CONTRIBUTING.md's four recipes are followed, each with a toy, in a copy of the project.
+"""CONTRIBUTING.md's five recipes are followed, each with a toy, in a copy of the project.
 
-The toys: a family that transformers has and we do not, an API, a question and a metric. What a
-recipe says is all that is done, so that a list kept by hand that no recipe names fails here.
+The toys: a family that transformers has and we do not, an API, a question, a probe that it is
+answered by, and a metric. What a recipe says is all that is done, so that a list kept by hand that
+no recipe names fails here.
 """
 
 import re
@@ -16,9 +17,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 RECIPE = re.compile(
-    r"^- \*\*A (\w+)\*\*[^.]* takes (three|four) files\. (.*?)(?=^- \*\*)", re.MULTILINE | re.DOTALL
+    r"^- \*\*A (\w+)\*\*[^.]* takes (three|four|five) files\. (.*?)(?=^- \*\*)",
+    re.MULTILINE | re.DOTALL,
 )
-NUMBERS = {"three": 3, "four": 4}
+NUMBERS = {"three": 3, "four": 4, "five": 5}
 LEFT_OUT = shutil.ignore_patterns(".*", "build", "benchmarks", "ray", "cluster", "helm")
 
 Change = Callable[[str], str]  # what a file's text becomes; a new one's is empty
@@ -62,8 +64,8 @@ FAMILY: Mapping[str, Change] = {
     ),
     "docs/models.md": after(
         (
-            "| camembert | positions from the padding id on | 1.9e-06 |",
-            "| data2vec-text | positions from the padding id on | 1.9e-06 |\n",
+            "| camembert | positions from the padding id on | 1.9e-06 | 0.99999 |",
+            "| data2vec-text | positions from the padding id on | 1.9e-06 | 0.99999 |\n",
         )
     ),
 }
@@ -264,6 +266,80 @@ QUESTION: Mapping[str, Change] = {
         """)
     ),
 }
+PROBE: Mapping[str, Change] = {
+    "model/probes/toy.py": new('''
+        """How much attention each token receives in layer 0."""
+
+        from collections.abc import Collection
+        from typing import ClassVar
+
+        from torch import Tensor
+
+        from model.config import EncoderConfig
+        from model.encoder import Encoded, Encoder
+        from model.maps.maps import full_maps
+        from model.maps.tiles import MapReader
+        from model.packing import Sequence
+        from model.probes.probe import Probe
+
+
+        class Received(Probe):
+            """Makes the sum of each key's column, as a mean over heads, (tokens,)."""
+
+            name: ClassVar = "received"
+
+            @property
+            def traces(self) -> Collection[int]:
+                return (0,)
+
+            def run(
+                self, encoder: Encoder, encoded: Encoded, rows: slice, sequence: Sequence
+            ) -> Tensor:
+                reader = MapReader(encoded.traces[0], rows, range(encoder.config.heads))
+                return full_maps(reader).mean(0).sum(0)
+
+            def flops(self, config: EncoderConfig, tokens: int) -> int:
+                return 2 * config.mixed_width * tokens**2
+    '''),
+    "model/probes/__init__.py": after(
+        (
+            "from model.probes.steps import Steps as Steps",
+            "from model.probes.toy import Received as Received\n",
+        )
+    ),
+    "service/questions/toy/question.py": lambda text: after(
+        ("from collections.abc import Iterable, Sequence", "\nfrom model.probes import Received\n"),
+        (
+            "        self._works = works",
+            "        for work in works:\n"
+            "            work.outputs = work.outputs.asking(Received())\n",
+        ),
+    )(text).replace("work.length", 'round(float(work.result.made["received"].sum()))'),
+    "docs/questions.md": lambda text: text + "\nIt is what its tokens receive of attention.\n",
+    "tests/model/probes/test_toy.py": new('''
+        """model/probes/toy.py"""
+
+        import torch
+
+        from model.lessons import explain_layer
+        from model.packing import Sequence
+        from model.probes import Received
+        from tests.model.lessons.test_explain import drawn
+
+
+        @torch.inference_mode()
+        def test_what_tokens_receive_is_the_sum_of_columns() -> None:
+            encoder, sequence = drawn("bert"), Sequence([1, 2, 3, 4, 5, 6, 7])
+            packed = encoder.pack([sequence])
+            encoded = encoder(packed, hidden=frozenset({0}), traces=frozenset({0}))
+
+            made = Received().run(encoder, encoded, packed.rows(0), sequence)
+
+            x = encoded.hidden[0][packed.rows(0)]
+            slow = explain_layer(encoder, 0, x)["probabilities"].mean(0).sum(0)
+            torch.testing.assert_close(made, slow)
+    '''),
+}
 METRIC: Mapping[str, Change] = {
     "service/engine/health.py": after(
         (
@@ -288,7 +364,13 @@ METRIC: Mapping[str, Change] = {
         + '        expr: rate(headlight_toy_probes_total{job="headlight"}[5m])\n'
     ),
 }
-TOYS = {"family": FAMILY, "dialect": DIALECT, "question": QUESTION, "metric": METRIC}
+TOYS = {
+    "family": FAMILY,
+    "dialect": DIALECT,
+    "question": QUESTION,
+    "probe": PROBE,
+    "metric": METRIC,
+}
 # of no recipe: what tests/test_docs.py and test_space_fields.py ask, of the toys alone
 TESTS_OF_TOYS = """
 import asyncio
@@ -314,6 +396,14 @@ async def test_the_section_gives_the_answer_shown(client):
     assert (failed, tried) == (0, 1)
 
 
+async def test_a_probe_is_priced_beside_the_pass(client):
+    body = {"inputs": ["All is well"]}
+    routes = ("/v1/encode", "/v1/toy")
+    plain, asked = [await client.post(f"{route}?dry_run=true", json=body) for route in routes]
+
+    assert asked.json()["flops"] - plain.json()["flops"] == 2 * 384 * 5**2
+
+
 async def test_every_field_says_what_it_does_to_the_space():
     for path, (_, stated) in SPACE.items():
         assert {*stated} == {*fields(body_of(path)["schema"])}
@@ -324,6 +414,7 @@ METRICS = "tests/service/observe/test_metrics.py"
 SEEN_BY = [
     f"{FAMILIES}::test_a_family_computes_what_transformers_computes[data2vec-text-pairs-40]",
     f"{FAMILIES}::test_the_page_of_models_has_a_true_row_for_every_family[data2vec-text]",
+    "tests/model/probes/test_toy.py",
     "tests/service/api/toy/test_call.py",
     f"{DOCUMENT}::test_an_example_is_allowed_and_answered_as_described[/v1/toy, one]",
     f"{DOCUMENT}::test_a_route_of_another_api_has_its_document_and_one_example",
@@ -348,7 +439,7 @@ def test_a_recipe_names_all_that_its_toy_touches_in_ten_lines(kind: str) -> None
         for name, number, recipe in RECIPE.findall((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
     }
     number, recipe = recipes[kind]
-    paths = [path.replace("/toy", "/NAME", 1) for path in TOYS[kind]]
+    paths = [path.replace("toy", "NAME") for path in TOYS[kind]]
 
     assert recipe.count("\n") <= 10
     assert len(paths) == number

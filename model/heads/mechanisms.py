@@ -18,7 +18,7 @@ from torch import Tensor
 
 from model import packing
 from model.encoder import Encoder
-from model.why import PARTS, shuffle_weights, sum_scores
+from model.probes.why import PARTS, shuffle_weights, sum_scores
 
 MAJORITY = 0.6  # least share of a mechanism
 DRAWS = 20  # heads with shuffled weights, for each head

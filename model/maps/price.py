@@ -6,7 +6,7 @@ does meanwhile, measured on one thread of an AMD EPYC with AVX-512, where produc
 GFLOP/s, at 8 to 1,536 tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from model.config import EncoderConfig
@@ -14,7 +14,6 @@ from model.maps.choices import STATISTIC_FIELDS, Form
 from model.maps.forms import Selection
 from model.maps.tiles import tile_height
 from model.reach import Reach
-from model.why import SHUFFLES
 
 FLOAT32_SIZE = 4  # bytes of a float32
 KEPT_BYTES = 24  # of a key that `top` keeps, until the tiles of its layer are joined
@@ -27,10 +26,7 @@ CELL_FLOPS: Mapping[Form, int] = {
     "stats": 390,
     "dominance": 600,
     "rollout": 350,
-    "why": 13_000,
 }
-WHY_PARTS = 9  # of a score in layer 0, by the parts of query and key
-SHUFFLE_FLOPS = 4000  # of a number of W^Q and W^K, for each order that it is put in
 KEPT_KEY_FLOPS = 4000  # of a key that `top` keeps: it is put in order and looked up
 UNITS_FLOPS = 300  # of a cell, where tokens become words, are left out or are weighed by values
 TERM_FLOPS = 700  # of a cell, for each term that distance adds by content: it is looked up
@@ -68,15 +64,13 @@ def price_key(selection: Selection) -> tuple[object, ...]:
 
 def answer_bytes(selection: Selection) -> int:
     """Count the bytes of the tensors that `forms.show` returns."""
-    return _answer_bytes(selection, _head_count(selection), 2 if selection.half else FLOAT32_SIZE)
+    return _answer_bytes(selection, count_heads(selection), 2 if selection.half else FLOAT32_SIZE)
 
 
 def _answer_bytes(selection: Selection, heads: int, number: int) -> int:
     """Count the bytes of the answer of so many heads, with `number` bytes for a float."""
     index, units = 4, len(selection.units.axis)  # bytes of a unit's index
     match selection.form:
-        case "full":
-            return heads * units * units * number
         case "rows":
             return heads * len(selection.rows) * units * number
         case "blocks":
@@ -91,20 +85,11 @@ def _answer_bytes(selection: Selection, heads: int, number: int) -> int:
             return heads * units * (2 * number + 2 * index) + len(selection.units.spans) * index
         case "rollout":
             return units * units * number
-        case "why":
-            lowest, shown = len(selection.heads.get(0, ())), 2 + len(selection.rows) * units
-            parts = WHY_PARTS * lowest + (units + 1) * (heads - lowest)
-            return (parts * shown + heads) * number
+    return heads * units * units * number
 
 
-def scratch_bytes(selection: Selection, answer: int) -> int:
-    """Count the bytes that `forms.show` holds besides its answer while it computes it.
-
-    Tiles are not counted: they are bounded at any length.
-
-    Args:
-        answer: what `answer_bytes` counts.
-    """
+def scratch_bytes(selection: Selection) -> int:
+    """Count the bytes that `forms.show` holds besides its answer and tiles, which are bounded."""
     if selection.form == "top":
         most = max(map(len, selection.heads.values()), default=0)
         return KEPT_BYTES * most * _kept_keys(selection)
@@ -113,8 +98,6 @@ def scratch_bytes(selection: Selection, answer: int) -> int:
         is_answer = selection.units.is_token_level and not selection.half
         cells = selection.units.tokens * len(selection.units.axis)
         return FLOAT32_SIZE * cells * (1 if is_answer else 2)
-    if selection.form == "why":
-        return answer  # tiles of sources, which are joined
     if not selection.half or not selection.heads:
         return 0
     most = max(map(len, selection.heads.values()))
@@ -123,44 +106,43 @@ def scratch_bytes(selection: Selection, answer: int) -> int:
 
 def count_product_flops(selection: Selection, config: EncoderConfig) -> int:
     """Count the floating-point operations of matrix products: scores and rollout."""
-    return _product_flops(selection, config, _tile_walks(selection, config))
+    return count_work(selection, config, 0)[0]
 
 
 def estimate_flops(selection: Selection, config: EncoderConfig) -> int:
     """Estimate the time of `forms.show`, as the operations of matrix products that take as long."""
-    terms, walks, units = distance_flops(config), _tile_walks(selection, config), selection.units
-    cell = CELL_FLOPS[selection.form] + (0 if _walks_as_passed(selection) else UNITS_FLOPS) + terms
-    prescan_cell, extra = PRESCAN_CELL_FLOPS + terms, 0
-    for layers, heads, cells, tiles, before in walks:
-        extra += heads * (cell * cells + prescan_cell * before) + layers * TILE_FLOPS * (1 + tiles)
-    if selection.form == "why":
-        numbers = config.width * config.head_dim * (config.heads + config.shared_heads)
-        orders = SHUFFLES * len(selection.heads)
-        extra = extra * (1 + SHUFFLES) + orders * numbers * (SHUFFLE_FLOPS + 2 * 4 * units.tokens)
+    total = sum(count_work(selection, config, CELL_FLOPS[selection.form]))
     if selection.form == "top":
-        extra += KEPT_KEY_FLOPS * _head_count(selection) * _kept_keys(selection)
-    return _product_flops(selection, config, walks) + extra
+        total += KEPT_KEY_FLOPS * count_heads(selection) * _kept_keys(selection)
+    return total
+
+
+def count_work(selection: Selection, config: EncoderConfig, cell: int) -> tuple[int, int]:
+    """Count the operations of matrix products, and those that take as long as all else.
+
+    Args:
+        cell: operations that take as long as reading a cell as the pass had it.
+    """
+    terms, tokens = distance_flops(config), selection.units.tokens
+    cell += terms + (0 if _walks_as_passed(selection) else UNITS_FLOPS)
+    walks, scores, rolled, read = _tile_walks(selection, config), 0, 0, 0
+    for layers, heads, cells, tiles, before in walks:
+        scores, rolled = scores + heads * (cells + before), rolled + layers * cells
+        read += heads * (cell * cells + (PRESCAN_CELL_FLOPS + terms) * before)
+        read += layers * TILE_FLOPS * (1 + tiles)
+    if config.relative.terms:
+        scores += round(scores * config.relative.count_products(tile_height(tokens), tokens))
+    products = 2 * config.head_dim * scores
+    if selection.form == "rollout" and walks:
+        # the lowest layer takes no product
+        rolled -= _visible_cells(config.reach_of_layer(min(selection.heads)), tokens)
+        products += 2 * len(selection.units.axis) * rolled
+    return products, read
 
 
 def distance_flops(config: EncoderConfig, slope_flops: int = SLOPE_FLOPS) -> int:
     """Estimate the time of one cell's bias by distance, as operations of matrix products."""
     return TERM_FLOPS * config.relative.terms + slope_flops * (config.positions == "alibi")
-
-
-def _product_flops(selection: Selection, config: EncoderConfig, walks: Sequence[TileWalk]) -> int:
-    """Count the floating-point operations of matrix products in these walks."""
-    scores, rolled, tokens = 0, 0, selection.units.tokens
-    for layers, heads, cells, _, before in walks:
-        scores, rolled = scores + heads * (cells + before), rolled + layers * cells
-    if config.relative.terms:
-        scores += round(scores * config.relative.count_products(tile_height(tokens), tokens))
-    if selection.form == "why":
-        scores *= (1 + WHY_PARTS) * (1 + SHUFFLES)
-    if selection.form != "rollout" or not walks:
-        return 2 * config.head_dim * scores
-    # the lowest layer takes no product
-    rolled -= _visible_cells(config.reach_of_layer(min(selection.heads)), tokens)
-    return 2 * config.head_dim * scores + 2 * len(selection.units.axis) * rolled
 
 
 def _tile_walks(selection: Selection, config: EncoderConfig) -> list[TileWalk]:
@@ -170,7 +152,7 @@ def _tile_walks(selection: Selection, config: EncoderConfig) -> list[TileWalk]:
     prescans = units.renormalize and selection.form != "rollout"
     before, tiles = tokens**2 * prescans, -(-(rows + tokens * prescans) // tile_height(tokens))
     if not passed:
-        return [TileWalk(len(every), _head_count(selection), rows * tokens, tiles, before)]
+        return [TileWalk(len(every), count_heads(selection), rows * tokens, tiles, before)]
     windows = config.windows or (None,) * config.layers
     layer_windows, heads = list(map(windows.__getitem__, every)), dict.fromkeys(windows, 0)
     for window, layer_heads in zip(layer_windows, every.values(), strict=True):
@@ -202,7 +184,7 @@ def _walked_rows(selection: Selection) -> int:
     return sum([spans[unit][1] - spans[unit][0] for unit in selection.rows])
 
 
-def _head_count(selection: Selection) -> int:
+def count_heads(selection: Selection) -> int:
     """Count the heads selected in all layers."""
     return sum(map(len, selection.heads.values()))
 

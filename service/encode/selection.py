@@ -1,12 +1,12 @@
 """Chooses which attention lanes show of each sequence, or refuses what it does not have."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from model.maps.choices import Level, Specials
 from model.maps.forms import Selection
 from model.maps.units import Units, divide_into_units
+from model.probes import Maps, Why
 from model.text.tokenizer import Tokenizer
 from service.encode.indices import Heads
 from service.engine.fair.turns import in_turns
@@ -38,7 +38,8 @@ async def select_attention(
         kind = id(work.outputs), _selection_key(attention, work), separators
         if kind not in by_kind:
             selection = _make_selection(attention, heads, work, separators, index, at)
-            by_kind[kind] = replace(work.outputs, attention=selection)
+            probe = Why(selection) if attention.form == "why" else Maps(selection)
+            by_kind[kind] = work.outputs.asking(probe)
         work.outputs = by_kind[kind]
 
 

@@ -1,14 +1,16 @@
 """What a pass computed, copied to the host as arrays, and refused where it is not finite."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
 
 from model import packing
 from model.encoder import Encoded, Encoder
+from model.probes.probe import Made
 from service.shapes.work import Array, Outputs
 
 
@@ -92,9 +94,11 @@ def copy_together(tensors: Sequence[torch.Tensor]) -> list[Array]:
     return [arrays[index] for index in range(len(tensors))]
 
 
-def name_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
-    """Return tensors as arrays of the same dtype."""
-    return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+def name_arrays(made: Made) -> Any:
+    """Return what a probe made with each tensor as an array of the same dtype."""
+    if isinstance(made, torch.Tensor):
+        return made.cpu().numpy()
+    return {name: name_arrays(each) for name, each in made.items()}
 
 
 def to_array(tensor: torch.Tensor) -> Array:

@@ -11,34 +11,27 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from model import packing
 from model.adapters import mix_adapters
-from model.attention import Trace
-from model.carried import carry_sources
 from model.encoder import Encoded, Encoder
-from model.head_shares import share_heads
 from model.kernels import PlainLinear
-from model.lessons import explain_layer, step_weights
 from model.loading.checkpoint import Model
-from model.maps.forms import Selection, show
 from model.pooling import Pooling
 from model.steady import without_idle_threads
 from model.task_heads import Classifier, TaskHead
-from model.why import explain_scores
 from service.engine.arrays import (
+    NonFiniteOutput,
     copy_finite,
     copy_states,
     name_arrays,
-    to_array,
-    to_arrays,
 )
-from service.shapes.work import Array, Maps, Outputs, Result, Work
+from service.shapes.work import Array, Outputs, Result, Work
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +186,6 @@ class Lanes:
         """
         made = [
             *self._pool_sequences(encoded, outputs),
-            *self._pool_parts(encoded, outputs),
             *self._apply_task_heads(encoded, outputs),
         ]
         arrays = copy_finite(encoder, encoded, [numbers for _, _, numbers in made])
@@ -218,15 +210,6 @@ class Lanes:
         """Pool the sequences with these indices in the batch, to (indices, size)."""
         rows = [encoded.packed.rows(index) for index in indices]
         return self.model.encoder.pool(encoded.last, rows, pooling)
-
-    def _pool_parts(self, encoded: Encoded, outputs: Sequence[Outputs]) -> Iterator[Made]:
-        """Yield "parts" of each sequence of which parts are pooled, (1, parts, size)."""
-        for index, each in enumerate(outputs):
-            if each.parts is not None:
-                start = encoded.packed.starts[index]
-                slices = [slice(start + first, start + end) for first, end in each.parts.tokens]
-                pooled = self.model.encoder.pool(encoded.last, slices, each.parts.pooling)
-                yield "parts", [index], pooled[None]
 
     def _apply_task_heads(self, encoded: Encoded, outputs: Sequence[Outputs]) -> Iterator[Made]:
         """Yield the outputs of task heads by name.
@@ -268,75 +251,32 @@ class Lanes:
         rows, outputs = encoded.packed.rows(index), work.outputs
         return Result(
             pooled=answers.pop("pooled", None),
-            parts=answers.pop("parts", None),
             task=answers,
             tokens=states[None].get(index),
             hidden={layer: states[layer][index] for layer in sorted(outputs.hidden)},
-            attention=self._show_maps(encoded, rows, work),
-            steps=self._explain_layer(encoded, rows, work),
-            carried=self._carry_sources(work),
-            shares=self._share_heads(work),
+            made=self._run_probes(encoded, rows, work),
             kept={layer: _copy_entry(encoded, rows, layer) for layer in outputs.kept},
         )
 
-    def _show_maps(self, encoded: Encoded, rows: slice, work: Work) -> Maps | None:
-        """Return the attention maps asked for of one sequence; None if none are."""
-        selection = work.outputs.attention
-        if selection is None:
-            return None
-        if selection.form == "why":
-            return self._explain_scores(work, selection)
-        traces = encoded.traces
-        if self.model.adapters:
-            traces = _with_own_attention(traces, self._encoder_with(work.adapter))
-        shown = show(traces, rows, selection)
-        heads = {layer: name_arrays(tensors) for layer, tensors in shown.heads.items()}
-        return Maps(self.model.encoder.kernels.path, heads, name_arrays(shown.whole))
+    def _run_probes(self, encoded: Encoded, rows: slice, work: Work) -> dict[str, Any]:
+        """Return what each probe of one sequence makes, by the probe's name.
 
-    def _explain_scores(self, work: Work, selection: Selection) -> Maps:
-        """Return the parts of a work's scores, in layers above 0 of the sources it carries."""
-        torch.set_num_threads(1)  # as in _explain_layer
-        encoder = self._encoder_with(work.adapter)
-        shown = explain_scores(encoder, work.sequence, selection, work.outputs.carried)
-        return Maps("exact", {layer: name_arrays(parts) for layer, parts in shown.items()}, {})
-
-    def _explain_layer(self, encoded: Encoded, rows: slice, work: Work) -> dict[str, Array]:
-        """Return the steps of one sequence through the layer to explain, by name; {} if none is."""
-        layer, encoder = work.outputs.explained_layer, self._encoder_with(work.adapter)
-        if layer is None:
-            return {}
-        # the bits of plain products depend on the number of threads; `run_batch` sets it again
-        torch.set_num_threads(1)
-        steps = explain_layer(encoder, layer, encoded.hidden[layer][rows])
-        if work.outputs.weights:
-            steps |= step_weights(encoder, layer)
-        return dict(zip(steps, to_arrays(list(steps.values())), strict=True))
-
-    def _carry_sources(self, work: Work) -> Array | None:
-        """Return what each of a work's sources to carry adds to its vector; None without any."""
-        if work.outputs.carried is None or not work.outputs.carried.modes:
-            return None
-        torch.set_num_threads(1)  # as in _explain_layer
-        encoder = self._encoder_with(work.adapter)
-        return to_array(carry_sources(encoder, work.sequence, work.outputs.carried))
-
-    def _share_heads(self, work: Work) -> Array | None:
-        """Return what each head adds to a work's products with its targets; None without any."""
-        if work.outputs.targets is None:
-            return None
-        torch.set_num_threads(1)  # as in _explain_layer
-        encoder = self._encoder_with(work.adapter)
-        return to_array(share_heads(encoder, work.sequence, work.outputs.targets))
+        Raises:
+            NonFiniteOutput: it has NaN or infinity where it must not.
+        """
+        encoder, made = self._encoder_with(work.adapter), dict[str, Any]()
+        for probe in work.outputs.probes:
+            if probe.one_core:
+                torch.set_num_threads(1)  # until `run_batch` sets it again
+            made[probe.name] = name_arrays(probe.run(encoder, encoded, rows, work.sequence))
+            if probe.finite and not np.isfinite(made[probe.name]).all():
+                raise NonFiniteOutput(encoder.config.layers)
+        return made
 
 
 def _flush_denormals() -> None:
     """Have this thread round denormal numbers to 0: they take up to three times as long."""
     torch.set_flush_denormal(True)
-
-
-def _with_own_attention(traces: Mapping[int, Trace], encoder: Encoder) -> dict[int, Trace]:
-    """Return traces with the attention weights of an encoder, that of one sequence's adapter."""
-    return {i: replace(trace, attention=encoder.layers[i].attention) for i, trace in traces.items()}
 
 
 def _copy_entry(encoded: Encoded, rows: slice, layer: int) -> packing.Entry:

@@ -17,6 +17,7 @@ from model import kernels, packing
 from model.loading.checkpoint import Model
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
+from model.probes import Maps
 from service.engine import machine, numerics
 from service.engine.certificate import Certificate, read_texts
 from service.engine.fair.queue import SMALL_TOKENS
@@ -203,7 +204,7 @@ def _make_canary(
     (sequence,), config = read_texts(model, [CANARY_TEXT]), model.config
     shown = {config.layers - 1: tuple(range(config.heads) if heads is None else heads)}
     selection = Selection(shown, divide_into_units(len(sequence)))
-    return Work(sequence, Outputs(tokens=True, attention=selection), adapter=adapter)
+    return Work(sequence, Outputs(tokens=True, probes=(Maps(selection),)), adapter=adapter)
 
 
 def _is_steady(lanes: Lanes, proof: Proof) -> bool:
@@ -292,7 +293,7 @@ def _filler_work(tokens: int, adapter: str | None = None) -> Work:
 
 def _shown_by(result: Result) -> tuple[Array, Array]:
     """Return the token vectors and the maps of a canary's result."""
-    if result.tokens is None or result.attention is None:
-        raise RuntimeError("the canary asks for tokens and maps: this is a bug")
-    (layer,) = result.attention.heads.values()
+    if result.tokens is None:
+        raise RuntimeError("the canary asks for tokens: this is a bug")
+    (layer,) = result.made[Maps.name]["heads"].values()
     return result.tokens, layer["map"]

@@ -22,6 +22,7 @@ from model.heads.roles import HeadRole, RoleTally
 from model.loading.checkpoint import Model
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
+from model.probes import Maps
 from model.reach import Reach
 from model.text.frame import Tokenized
 from service.heads.sentences import Corpus, Sentence
@@ -93,14 +94,14 @@ def _ask_for_maps(model: Model, sequence: Tokenized) -> Work:
     """Return the work of a sequence that shows the maps of all heads."""
     layers, every = range(model.config.layers), tuple(range(model.config.heads))
     shown = Selection(dict.fromkeys(layers, every), divide_into_units(len(sequence.token_ids)))
-    return Work(packing.Sequence(sequence.token_ids, sequence.types), Outputs(attention=shown))
+    return Work(
+        packing.Sequence(sequence.token_ids, sequence.types), Outputs(probes=(Maps(shown),))
+    )
 
 
 def _stack_maps(result: Result) -> Tensor:
     """Return a sequence's maps of all heads, layer by layer, (heads, query, key)."""
-    if result.attention is None:
-        raise RuntimeError("attention was asked for: this is a bug")
-    heads = result.attention.heads
+    heads = result.made[Maps.name]["heads"]
     return torch.cat([torch.from_numpy(heads[layer]["map"]) for layer in heads])
 
 

@@ -1,13 +1,11 @@
 """What input tokens do to a text: works that each carry some of its sources through the model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
 
-from model.carried import Sources
-from model.config import EncoderConfig, PoolingMode
+from model.config import EncoderConfig
 from model.maps.units import Units
-from service.encode.price import SINGLE
+from model.probes import Probe
 from service.encode.resolver import Resolver
 from service.engine.fair.turns import in_turns
 from service.shapes.work import Outputs, Work
@@ -22,32 +20,38 @@ async def carry_works(
     works: Sequence[Work],
     owners: Sequence[Sequence[int]],
     resolver: Resolver,
-    modes: tuple[PoolingMode, ...] = (),
-    layers: int | None = None,
-) -> tuple[list[list[Work]], int]:
-    """Return the works that carry each text, of which the first is its own; and the bytes kept.
+    make_probe: Callable[[int, range], Probe],
+) -> list[list[Work]]:
+    """Return the works that carry each text, of which the first is its own.
 
     Args:
         owners: of each work, the source that each token belongs to.
-        modes, layers: as of Sources.
+        make_probe: returns what carries these sources of the text with this number.
 
     Raises:
         Refused: it takes the work of too many tokens.
     """
-    config = resolver.model.config
-    carried = sum(len(work) * (max(own) + 1) for work, own in zip(works, owners, strict=True))
-    resolver.check_tokens(sum(map(len, works)) + carried, CARRYING_TAKES)
-    texts = zip(works, owners, strict=True)
-    tiles = [_divide(work, own, modes, layers) async for work, own in in_turns(texts)]
-    return tiles, weigh_carrying([*chain(*tiles)], config)
+    counts = [max(own) + 1 for own in owners]
+    tokens = sum(len(work) * (1 + count) for work, count in zip(works, counts, strict=True))
+    resolver.check_tokens(tokens, CARRYING_TAKES)
+    carried = list[list[Work]]()
+    async for number, (work, count) in in_turns(enumerate(zip(works, counts, strict=True))):
+        step = max(1, TILE_ROWS // len(work))
+        first, *others = [
+            make_probe(number, range(start, min(start + step, count)))
+            for start in range(0, count, step)
+        ]
+        work.outputs = work.outputs.asking(first)
+        tiles = (replace(work, outputs=Outputs(probes=(one,)), facts={}) for one in others)
+        carried.append([work, *tiles])
+    return carried
 
 
-def weigh_carrying(works: Sequence[Work], config: EncoderConfig) -> int:
-    """Return the bytes of works that carry sources or targets, and of what the largest makes."""
-    carried = [work.outputs.carried or work.outputs.targets or () for work in works]
-    rows = max(len(work) * (1 + len(each)) for work, each in zip(works, carried, strict=True))
-    made = rows * (6 * config.width + 3 * config.feed_forward)
-    return SINGLE * made + WORK_BYTES * len(works)
+def weigh_probes(works: Sequence[Work], config: EncoderConfig) -> int:
+    """Return the bytes of works that share out a text's probe, and of what the largest makes."""
+    return WORK_BYTES * len(works) + max(
+        probe.scratch_bytes(config, len(work)) for work in works for probe in work.outputs.probes
+    )
 
 
 def number_sources(units: Units) -> tuple[int, ...]:
@@ -58,16 +62,3 @@ def number_sources(units: Units) -> tuple[int, ...]:
         for unit, (first, last) in enumerate(units.spans)
         for _ in range(first, last)
     )
-
-
-def _divide(
-    work: Work, owners: Sequence[int], modes: tuple[PoolingMode, ...], layers: int | None
-) -> list[Work]:
-    """Return works that together carry all sources, the given one first."""
-    count, step = max(owners) + 1, max(1, TILE_ROWS // len(work))
-    first, *others = [
-        Sources(owners, range(start, min(start + step, count)), modes, layers)
-        for start in range(0, count, step)
-    ]
-    work.outputs = replace(work.outputs, carried=first)
-    return [work, *(replace(work, outputs=Outputs(carried=one), facts={}) for one in others)]

@@ -1,30 +1,21 @@
 """The unit of work of a lane: one sequence, what to compute of it, and its results."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model import packing
-from model.carried import Sources
-from model.head_shares import Targets
-from model.maps.forms import Selection
 from model.pooling import Pooling
+from model.probes import Probe
 from model.task_heads import TaskHead
 from model.text.frame import Role
 from service.shapes.record import Record
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Parts of a sequence that are pooled to a vector each."""
-
-    tokens: Sequence[tuple[int, int]]  # range of each part's tokens, [first, end)
-    pooling: Pooling  # how each is pooled
+Asked = TypeVar("Asked", bound=Probe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +25,7 @@ class Outputs:
     pooling: Pooling | None = None  # how to pool it to one vector; None: not at all
     tokens: bool = False  # whether to return the token vectors of the last layer
     hidden: frozenset[int] = frozenset()  # states to return, 0 = embeddings, i = after i layers
-    attention: Selection | None = None  # which attention maps to return
-    explained_layer: int | None = None  # the layer to return every step of
-    weights: bool = False  # whether to return the weights of that layer too
-    carried: Sources | None = None  # parts of its input to carry through the layers
-    targets: Targets | None = None  # what each head's shares are of
-    parts: Parts | None = None  # parts of the sequence to pool by themselves
+    probes: tuple[Probe, ...] = ()  # what else to compute; see `asking`
     task_heads: tuple[TaskHead, ...] = ()  # heads to apply, with the request's options
     kept: frozenset[int] = frozenset()  # layers whose state other works need
     swept: int = 0  # numbers per sequence that the answer shows of the copies of a sweep
@@ -47,23 +33,24 @@ class Outputs:
     @property
     def states(self) -> frozenset[int]:
         """Return the hidden states to compute, returned or not."""
-        states = self.hidden | self.kept
-        return states if self.explained_layer is None else states | {self.explained_layer}
+        return self.hidden.union(self.kept, *(probe.states for probe in self.probes))
 
     @property
-    def traces(self) -> Collection[int]:
+    def traces(self) -> frozenset[int]:
         """Return the layers whose attention to record, shown or not."""
-        shown = self.attention
-        return self.kept.union(shown.heads if shown and shown.form != "why" else ())
+        return self.kept.union(*(probe.traces for probe in self.probes))
 
+    def probe(self, kind: type[Asked]) -> Asked | None:
+        """Return the probe of this class; None: there is none."""
+        for probe in self.probes:
+            if isinstance(probe, kind):
+                return probe
+        return None
 
-@dataclass(frozen=True, slots=True)
-class Maps:
-    """Attention maps of one sequence; model.maps.forms.Shown as arrays."""
-
-    path: str  # name of the kernels that computed them; see model.kernels.Kernels
-    heads: Mapping[int, Mapping[str, Array]]  # arrays by layer, then by name
-    whole: Mapping[str, Array]  # arrays of all layers together, by name
+    def asking(self, probe: Probe) -> "Outputs":
+        """Return these outputs with a probe, in place of another of its name."""
+        others = [each for each in self.probes if each.name != probe.name]
+        return replace(self, probes=(*others, probe))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +60,7 @@ class Result:
     pooled: Array | None = None  # the pooled vector, (width or dimensions,)
     tokens: Array | None = None  # token vectors, (tokens, width)
     hidden: dict[int, Array] = field(default_factory=dict)  # (tokens, width) by hidden state
-    attention: Maps | None = None  # maps asked for
-    steps: dict[str, Array] = field(default_factory=dict)  # steps of the explained layer, by name
-    parts: Array | None = None  # vectors of parts, (parts, width or dimensions)
-    carried: Array | None = None  # what each source carried adds, (sources, modes * width)
-    shares: Array | None = None  # of heads and the rest, (layers, heads + 1, targets)
+    made: dict[str, Any] = field(default_factory=dict)  # by a probe's name, its `run` as arrays
     task: dict[str, Array] = field(default_factory=dict)  # outputs of the task heads, by name
     kept: dict[int, packing.Entry] = field(default_factory=dict)  # state inside each kept layer
 

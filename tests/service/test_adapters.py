@@ -21,6 +21,7 @@ from model.errors import CheckpointError
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
+from model.probes import Maps
 from service.commands.options import add_setting_options
 from service.engine import numerics
 from service.preflight.model import examine_models
@@ -112,7 +113,7 @@ async def test_a_batch_may_hold_every_adapter(served: Adapted) -> None:
     shown = [
         Selection(every, divide_into_units(len(ids)), "top", weight="value_norm") for ids in IDS
     ]
-    outputs = [Outputs(tokens=True, hidden=frozenset({1}), attention=one) for one in shown]
+    outputs = [Outputs(tokens=True, hidden=frozenset({1}), probes=(Maps(one),)) for one in shown]
     works = [
         Work(Sequence(ids), out, adapter=name)
         for ids, out in zip(IDS, outputs, strict=True)
@@ -130,8 +131,8 @@ def numbers(result: Result | Exception) -> list[bytes]:
     """All bytes of a result."""
     assert isinstance(result, Result)
     assert result.tokens is not None
-    assert result.attention is not None
-    heads = [each for one in result.attention.heads.values() for each in one.values()]
+    shown = result.made[Maps.name]["heads"].values()
+    heads = [each for one in shown for each in one.values()]
     return [array.tobytes() for array in (result.tokens, result.hidden[1], *heads)]
 
 

@@ -7,10 +7,11 @@ import numpy as np
 
 from model.maps.choices import STATISTIC_FIELDS
 from model.maps.forms import Selection
-from model.why import PARTS
+from model.probes.why import PARTS
 from service.encode.selection import describe_units
 from service.shapes.answer import Array, Each, Records
-from service.shapes.work import Maps
+
+Made = Mapping[str, Any]  # arrays of the probe Maps, or of Why
 
 
 def describe_maps(selection: Selection, path: str) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def describe_maps(selection: Selection, path: str) -> dict[str, Any]:
 
 
 def to_json(
-    selection: Selection, maps: Maps, encoding: str, tokens: Sequence[str | None]
+    selection: Selection, maps: Made, encoding: str, tokens: Sequence[str | None]
 ) -> dict[str, Any]:
     """Return the arrays as nested JSON: by layer, then head.
 
@@ -34,7 +35,7 @@ def to_json(
         tokens: of the sequence, which name the parts of scores.
     """
     if selection.form == "rollout":
-        return {"map": maps.whole["map"]}
+        return {"map": maps["whole"]["map"]}
     if selection.form == "why":
         return {"why": _explained_json(selection, maps, tokens)}
     by_head = {
@@ -42,7 +43,7 @@ def to_json(
             str(head): _head_json(selection, arrays, place, encoding)
             for place, head in enumerate(selection.heads[layer])
         }
-        for layer, arrays in maps.heads.items()
+        for layer, arrays in maps["heads"].items()
     }
     match selection.form:
         case "top":
@@ -50,7 +51,7 @@ def to_json(
         case "stats":
             return {"stats": {"fields": STATISTIC_FIELDS, "values": by_head}}
         case "dominance":
-            return {"dominance": by_head, "wins": maps.whole["wins"]}
+            return {"dominance": by_head, "wins": maps["whole"]["wins"]}
         case _:
             return {"maps": by_head}
 
@@ -65,7 +66,7 @@ def _head_json(selection: Selection, arrays: Mapping[str, Array], place: int, en
 
 
 def _explained_json(
-    selection: Selection, maps: Maps, tokens: Sequence[str | None]
+    selection: Selection, maps: Made, tokens: Sequence[str | None]
 ) -> dict[str, dict[str, Any]]:
     """Return the parts of scores by layer, then head."""
     above = [*tokens, "bias"]  # the parts above layer 0
@@ -83,7 +84,7 @@ def _explained_json(
             }
             for place, head in enumerate(selection.heads[layer])
         }
-        for layer, arrays in maps.heads.items()
+        for layer, arrays in maps["heads"].items()
     }
 
 
@@ -92,9 +93,9 @@ def _axis(selection: Selection) -> Array:
     return np.array(selection.units.axis, dtype=np.int32)
 
 
-def named_tensors(selection: Selection, maps: Maps) -> Iterator[tuple[str, Array]]:
+def named_tensors(selection: Selection, maps: Made) -> Iterator[tuple[str, Array]]:
     """Yield the arrays with their names in a safetensors answer."""
-    for layer, arrays in maps.heads.items():
+    for layer, arrays in maps["heads"].items():
         if selection.form == "stats":
             yield f"stats.{layer}", arrays["stats"]
             continue
@@ -104,9 +105,9 @@ def named_tensors(selection: Selection, maps: Maps) -> Iterator[tuple[str, Array
             if selection.form == "dominance":
                 yield _tensor_name(selection, layer, head, "tokens"), _axis(selection)
     if selection.form == "dominance":
-        yield "dominance.wins", maps.whole["wins"]
+        yield "dominance.wins", maps["whole"]["wins"]
     if selection.form == "rollout":
-        yield "rollout", maps.whole["map"]
+        yield "rollout", maps["whole"]["map"]
 
 
 def count_tensors(selection: Selection) -> int:
@@ -126,9 +127,9 @@ def count_tensors(selection: Selection) -> int:
     return heads
 
 
-def stack_layers(maps: Maps) -> Iterator[tuple[str, Array]]:
+def stack_layers(maps: Made) -> Iterator[tuple[str, Array]]:
     """Yield the number of each layer, as text, with its maps, (heads, query, key)."""
-    for layer, arrays in maps.heads.items():
+    for layer, arrays in maps["heads"].items():
         yield str(layer), arrays["map"]
 
 

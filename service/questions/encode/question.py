@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from model.maps import price as maps_price
+from model.config import EncoderConfig
 from model.pooling import Pooling
+from model.probes import Maps, Parts
 from service.encode import answer
 from service.encode.indices import Heads, Span, locate_spans
 from service.encode.precisions import quantize
@@ -27,7 +28,7 @@ from service.shapes.price import Layout, Part, Price
 from service.shapes.record import Record
 from service.shapes.side import Side
 from service.shapes.step import ReadSide, Step
-from service.shapes.work import Parts, Work
+from service.shapes.work import Work
 
 INPUT_ARRAYS = 3  # arrays of an input, besides hidden states: its vector, its tokens', its spans'
 REAL_ARRAYS = ("values", "vectors")  # arrays of task heads that are cast to the request's dtype
@@ -106,7 +107,7 @@ class Encode:
             )
         async for index, located in in_turns(self._spans.items()):
             parts = Parts([span.tokens for span in located], self._span_pooling)
-            works[index].outputs = replace(works[index].outputs, parts=parts)
+            works[index].outputs = works[index].outputs.asking(parts)
         if attention and attention.form == "why":
             self._explained, step = await why.carry_scores(works, self._resolver)
             return step
@@ -119,7 +120,7 @@ class Encode:
         if not (self._shows_tokens or self._tasks or self._spans or self._copies):
             vectors = len(works) * _count_numbers(self._side.outputs.pooling, self._config.width)
             return Price({"pooled": size * vectors}, layout, step.held, len(works))
-        return weigh_answer(works, self._config.width, layout, size, step.held)
+        return weigh_answer(works, self._config, layout, size, step.held)
 
     async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
         """Return an item for each input, computed when it is read."""
@@ -172,8 +173,7 @@ class Encode:
     def _make_item(self, index: int) -> AnswerItem:
         """Return the item of one input: its facts, and its arrays in the request's formats."""
         work = self._works[index]
-        cast, result, selection = self._cast, work.result, work.outputs.attention
-        shown = why.join_scores(self._explained[index]) if self._explained else result.attention
+        cast, result, asked = self._cast, work.result, work.outputs.probe(Maps)
         facts = {**work.facts, "truncated": work.truncated, "length": work.length}
         if index in self._spans:
             facts["spans"] = [span.facts() for span in self._spans[index]]
@@ -193,56 +193,64 @@ class Encode:
             tokens=None if result.tokens is None else cast(result.tokens),
             layers={layer: cast(array, layer) for layer, array in result.hidden.items()},
             tasks=tasks,
-            parts=self._quantize(result.parts),
+            parts=self._quantize(result.made.get(Parts.name)),
         )
-        if selection is None or shown is None:
+        if asked is None:
             return item
+        selection, path = asked.selection, self._resolver.model.encoder.kernels.path
+        shown = result.made[asked.name]
+        if self._explained:
+            shown, path = why.join_scores(self._explained[index]), "exact"
         if self._custom.layout.padded:
             return replace(item, arrays=dict(maps.stack_layers(shown)))
         tokens = work.facts["tokens"] or [None] * len(work)
         return replace(
             item,
-            attention=maps.describe_maps(selection, shown.path),
+            attention=maps.describe_maps(selection, path),
             maps=maps.to_json(selection, shown, self._ask.encoding, tokens),
             arrays=dict(maps.named_tensors(selection, shown)),
         )
 
 
 def weigh_answer(
-    works: Sequence[Work], width: int, layout: Layout, number: int = SINGLE, held: int = 0
+    works: Sequence[Work],
+    config: EncoderConfig,
+    layout: Layout,
+    number: int = SINGLE,
+    held: int = 0,
 ) -> Price:
     """Return the bytes of memory that the answer to a request for these works takes.
 
     Args:
-        width: numbers in a token's vector.
         layout: how the arrays are written.
         number: bytes of a number, outside attention.
         held: bytes kept until the answer, besides its arrays.
     """
-    outputs, selections = works[0].outputs, {work.outputs.attention for work in works}
-    shown = {each: maps_price.answer_bytes(each) for each in selections if each}
+    outputs, width = works[0].outputs, config.width
+    probes = Counter([(probe, len(work)) for work in works for probe in work.outputs.probes])
+    scratch = max([probe.scratch_bytes(config, tokens) for probe, tokens in probes], default=0)
     if layout.padded:  # all are as long as the longest
-        works = [max(works, key=len)] * len(works)
-    counts = Counter([work.outputs.attention for work in works if work.outputs.attention])
+        longest = max(works, key=len)
+        works = [longest] * len(works)
+        probes = Counter([(probe, len(longest)) for probe in longest.outputs.probes] * len(works))
     lengths = list(map(len, works))
     heads = [work.outputs.task_heads for work in works]
     tasks = Counter(itertools.chain(*map(zip, heads, map(itertools.repeat, lengths))))
     vectors = _count_numbers(outputs.pooling, width) * len(works)
-    for part in [work.outputs.parts for work in works if work.outputs.parts]:
-        vectors += _count_numbers(part.pooling, width) * len(part.tokens)
     rows = number * width * sum(lengths)
     parts: dict[Part, int] = {
         "pooled": number * vectors,
         "tokens": rows * outputs.tokens,
         "layers": rows * len(outputs.hidden),
-        "attention": sum([count * shown[each] for each, count in counts.items()]),
         "task": sum([n * head.count_bytes(tokens, number) for (head, tokens), n in tasks.items()]),
         "sweep": DOUBLE * sum(work.outputs.swept for work in works),
     }
-    scratch = max(itertools.starmap(maps_price.scratch_bytes, shown.items()), default=0)
-    named = {each: maps.count_tensors(each) for each in shown}
-    arrays = sum([count * named[each] for each, count in counts.items()])
-    arrays += len(works) * (INPUT_ARRAYS + len(outputs.hidden) + 2 * len(outputs.task_heads))
+    arrays = len(works) * (INPUT_ARRAYS + len(outputs.hidden) + 2 * len(outputs.task_heads))
+    for (probe, tokens), count in probes.items():
+        for part, size in probe.bytes(config, tokens, number).items():
+            parts[part] = parts.get(part, 0) + count * size
+        if layout.named and isinstance(probe, Maps):
+            arrays += count * maps.count_tensors(probe.selection)
     return Price(parts, layout, held + scratch, arrays)
 
 

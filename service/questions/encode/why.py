@@ -1,18 +1,18 @@
 """Attention of the form why: above layer 0 a score's parts are those of its carried input."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
-from service.encode.price import SINGLE
+from model.probes import Sources, Why
 from service.encode.resolver import Resolver
-from service.questions.carried import carry_works
+from service.questions.carried import WORK_BYTES, carry_works
 from service.shapes.step import Step
-from service.shapes.work import Array, Maps, Work
+from service.shapes.work import Array, Work
 
-EMBEDDED_PARTS = 4  # of what enters layer 0, with the whole
 SOURCE_AXIS = {
     "scores": 2,
     "share": 1,
@@ -28,31 +28,37 @@ async def carry_scores(
     Raises:
         Refused: it takes the work of too many tokens.
     """
-    selections = [work.outputs.attention for work in works if work.outputs.attention]
-    last, config = max(selections[0].heads), resolver.model.config
+    asked = [why for work in works if (why := work.outputs.probe(Why))]
+    last, config = max(asked[0].selection.heads), resolver.model.config
+    answers = [why.bytes(config, len(work)) for why, work in zip(asked, works, strict=True)]
+    held = max(answer["attention"] for answer in answers)  # tiles, which are joined
     if last == 0:
-        rows = EMBEDDED_PARTS * max(map(len, works))
-        return [[work] for work in works], Step(works, held=6 * SINGLE * rows * config.width)
+        return [[work] for work in works], Step(works, held=held)
     owners = [range(1, len(work) + 1) for work in works]
-    tiles, held = await carry_works(works, owners, resolver, layers=last)
-    for (_, *others), selection in zip(tiles, selections, strict=True):
-        above = {layer: heads for layer, heads in selection.heads.items() if layer}
-        for tile in others:
-            tile.outputs = replace(tile.outputs, attention=replace(selection, heads=above))
-    return tiles, Step([*works, *chain.from_iterable(tile[1:] for tile in tiles)], held=held)
+    above = [
+        replace(selection, heads={i: heads for i, heads in selection.heads.items() if i})
+        for selection in [why.selection for why in asked]
+    ]
+
+    def explain(number: int, sources: range) -> Why:
+        """Return what explains by some sources, of layer 0 by the first ones alone."""
+        selection = asked[number].selection if 0 in sources else above[number]
+        return Why(selection, Sources(owners[number], sources, layers=last))
+
+    tiles = await carry_works(works, owners, resolver, explain)
+    step = [*works, *chain.from_iterable(tile[1:] for tile in tiles)]
+    return tiles, Step(step, held=held + WORK_BYTES * len(step))
 
 
-def join_scores(tiles: Sequence[Work]) -> Maps:
-    """Return what the tiles of a work show as one; above layer 0 biases come after all tokens."""
-    first, *others = [tile.result.attention for tile in tiles if tile.result.attention]
-    heads = dict(first.heads)
+def join_scores(tiles: Sequence[Work]) -> dict[str, Any]:
+    """Return what the tiles of a work make as one; above layer 0 biases come after all tokens."""
+    made: list[Mapping[int, Any]] = [tile.result.made[Why.name]["heads"] for tile in tiles]
+    heads = dict(made[0])
     for layer in filter(None, heads):
-        arrays = [maps.heads[layer] for maps in (first, *others)]
-        heads[layer] = {
-            **arrays[0],
-            **{n: _join([each[n] for each in arrays], axis) for n, axis in SOURCE_AXIS.items()},
-        }
-    return replace(first, heads=heads)
+        arrays = [each[layer] for each in made]
+        joined = {n: _join([each[n] for each in arrays], axis) for n, axis in SOURCE_AXIS.items()}
+        heads[layer] = {**arrays[0], **joined}
+    return {"heads": heads}
 
 
 def _join(arrays: Sequence[Array], axis: int) -> Array:

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from model.config import EncoderConfig
-from service.encode.price import SINGLE
+from model.probes import Steps
 from service.encode.resolver import Resolver
 from service.encode.worker import Workers
 from service.questions.explain import ExplainRequest
@@ -16,11 +15,6 @@ from service.shapes.record import Record
 from service.shapes.side import Side
 from service.shapes.step import ReadSide, Step
 from service.shapes.work import Outputs, Work
-
-# How many arrays an explained layer has of the shapes (tokens, width), (heads, tokens, head_dim)
-# and (heads, query, key); and at most of weights of the shapes (width, heads * head_dim) and (n,)
-ROWS, MIXED, MAPS = 5, 5, 2
-SQUARES, VECTORS = 4, 10
 
 
 class Explain:
@@ -34,6 +28,7 @@ class Explain:
         self, ask: ExplainRequest, custom: Custom, resolver: Resolver, workers: Workers
     ) -> None:
         self._ask, self._resolver, self._config = ask, resolver, resolver.model.config
+        self._steps = Steps(ask.layer, ask.weights)
 
     def sides(self) -> Sequence[Side]:
         """Return the text or pair; refuse a layer that the model lacks."""
@@ -44,7 +39,7 @@ class Explain:
             raise Refused.at("index_out_of_range", "layer", detail=detail, layers=layers)
         side = Side(
             ask.texts(),
-            Outputs(explained_layer=ask.layer, weights=ask.weights),
+            Outputs(probes=(self._steps,)),
             lambda number, *field: field or ("text",),
             cut=self._resolver.cut(ask.truncate),
             facts=True,
@@ -61,11 +56,11 @@ class Explain:
 
     def price(self, step: Step) -> Price:
         """Return the bytes of memory of the layer's maps, its steps and any weights."""
-        return _price_steps(self._config, step.tokens, weights=self._ask.weights)
+        return Price(dict(self._steps.bytes(self._config, step.tokens).items()), Layout())
 
     async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
         """Return the text's fields, the steps' shapes and arrays by name, and any weights."""
-        work, arrays = self._work, self._work.result.steps
+        work, arrays = self._work, self._work.result.made[Steps.name]
         # a name with a dot is one of the layer's weights
         steps: dict[str, Any] = {name: step for name, step in arrays.items() if "." not in name}
         shapes = {name: step.shape for name, step in steps.items()}
@@ -74,15 +69,6 @@ class Explain:
         if self._ask.weights:
             steps["parameters"] = {"eps": self._config.norm_eps, **_parameters(arrays)}
         return [AnswerItem(len(work), facts, maps=steps)]
-
-
-def _price_steps(config: EncoderConfig, tokens: int, *, weights: bool) -> Price:
-    """Return the bytes of memory of an explanation: of its maps, its steps and any weights."""
-    width, mixed = config.width, config.mixed_width
-    fixed = SINGLE * (SQUARES * width * mixed + VECTORS * max(width, mixed)) * weights
-    maps = SINGLE * MAPS * config.heads * tokens**2
-    steps = fixed + SINGLE * tokens * (MIXED * mixed + (ROWS + config.pre_norm) * width)
-    return Price({"attention": maps, "steps": steps}, Layout())
 
 
 def _parameters(steps: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

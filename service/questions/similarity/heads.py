@@ -8,11 +8,11 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from model.head_shares import Targets
+from model.probes import Targets
 from model.similarity import LinearPooling
 from service.encode.price import DOUBLE, SINGLE
 from service.encode.resolver import Resolver
-from service.questions.carried import TILE_ROWS, weigh_carrying
+from service.questions.carried import TILE_ROWS, weigh_probes
 from service.shapes.step import Step
 from service.shapes.work import Outputs, Work
 
@@ -49,7 +49,7 @@ class HeadShares:
         size, longest = len(self._resolver.model.pooling.modes) * config.width, max(map(len, works))
         examples = [*chain(*self._divide(torch.empty(len(works), 0)))]
         shares = config.layers * (config.heads + 1) * sum(map(len, self._targets))
-        held = weigh_carrying(examples, config)
+        held = weigh_probes(examples, config)
         held += SINGLE * longest * config.layers * config.width  # what enters each layer
         held += (SINGLE + DOUBLE) * (shares + 2 * len(works) * size)
 
@@ -73,7 +73,7 @@ class HeadShares:
         for work, targets in zip(self._works, self._targets, strict=True):
             step = max(1, TILE_ROWS // len(work))
             outputs = [
-                Outputs(targets=Targets(vectors[targets[first : first + step]], modes))
+                Outputs(probes=(Targets(vectors[targets[first : first + step]], modes),))
                 for first in range(0, len(targets), step)
             ]
             divided.append([replace(work, outputs=each, facts={}) for each in outputs])
@@ -106,8 +106,8 @@ class HeadShares:
         Returns:
             Of each head and of the rest, (layers, heads + 1) float64 each.
         """
-        made = [work.result.shares for work in self._made[text]]
-        arrays = [torch.from_numpy(array) for array in made if array is not None]
+        made = [work.result.made[Targets.name] for work in self._made[text]]
+        arrays = list(map(torch.from_numpy, made))
         own, others = torch.cat(arrays, 2)[..., [0, target]].double().unbind(2)
         if (bias := self._linear.bias) is not None:
             own[:, -1] += bias @ self._units[text]

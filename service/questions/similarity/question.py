@@ -12,6 +12,7 @@ from torch import Tensor
 
 from model import similarity
 from model.maps.units import Units
+from model.probes import Sources
 from model.similarity import BLOCK_CELLS, CosineShares, LinearPooling, NotLinear
 from service.encode.price import DOUBLE, SINGLE, number_bytes
 from service.encode.resolver import Resolver
@@ -19,7 +20,7 @@ from service.encode.selection import choose_units, describe_units
 from service.encode.swept import Copies
 from service.encode.worker import Steps, Workers
 from service.engine.fair.turns import in_turns
-from service.questions.carried import carry_works, number_sources
+from service.questions.carried import carry_works, number_sources, weigh_probes
 from service.questions.compared import by_side
 from service.questions.similarity import EXPLAINED_FORMS, ComparisonRequest
 from service.questions.similarity.heads import HeadShares, weigh_shares
@@ -119,9 +120,12 @@ class Similarity:
         if self._ask.by == "input":
             owners = [number_sources(units) async for units in in_turns(self._units)]
             modes = self._resolver.model.pooling.modes
-            self._carried, held = await carry_works(works, owners, self._resolver, modes)
+            self._carried = await carry_works(
+                works, owners, self._resolver, lambda n, sources: Sources(owners[n], sources, modes)
+            )
             others = chain.from_iterable(of_text[1:] for of_text in self._carried)
-            return Step([*works, *others], held=held)
+            every = [*works, *others]
+            return Step(every, held=weigh_probes(every, self._resolver.model.config))
         return await self._copies.step(works) if self._copies else Step(works)
 
     def _check_pair(self) -> None:
@@ -307,9 +311,9 @@ class Similarity:
         """Return the `index`-th text as one side of a cosine, from its result or a copy's."""
         linear, units = self._linear_pooling, self._units[index]
         if self._carried:
-            made = [work.result.carried for work in self._carried[index]]
-            arrays = [torch.from_numpy(array) for array in made if array is not None]
-            return linear.weigh_sources(torch.cat(arrays), len(units.axis))
+            made = [work.result.made[Sources.name] for work in self._carried[index]]
+            arrays = torch.cat(list(map(torch.from_numpy, made)))
+            return linear.weigh_sources(arrays, len(units.axis))
         tokens = result.tokens
         if tokens is None:
             raise RuntimeError("token vectors that were asked for are missing: this is a bug")

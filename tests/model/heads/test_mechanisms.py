@@ -13,7 +13,7 @@ from model.heads.mechanisms import DRAWS, MAJORITY, Mechanism, MechanismTally
 from model.kernels import PLAIN
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
-from model.why import explain_scores, shuffle_weights
+from model.probes.why import explain_scores, shuffle_weights
 from service.heads import sentences
 from service.replica import Replica
 from tests.model.lessons.test_explain import KINDS, drawn

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 
-from model.carried import Sources
 from model.config import EncoderConfig
 from model.maps.choices import Level, Specials
 from model.maps.forms import Selection
@@ -24,6 +23,7 @@ from model.maps.tiles import MOST_CELLS
 from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Pooling
+from model.probes import Maps, Parts, Sources, Steps, Why
 from service.encode.price import make_cost_counter
 from service.engine.lanes import Lanes
 from service.engine.loading import load_model, use_compiled_pass
@@ -31,7 +31,7 @@ from service.engine.weights import BUNDLED_MODEL, ModelSource, locate_model
 from service.questions.carried import TILE_ROWS
 from service.questions.encode.question import weigh_answer
 from service.shapes.price import Layout
-from service.shapes.work import Outputs, Parts, Work
+from service.shapes.work import Outputs, Work
 
 SHORT, LONG = (80, 320, 1280), (256, 1024, 4096)
 SQUARE = 2048  # tokens whose square is more than what any batch takes of its lane
@@ -71,18 +71,17 @@ def shown(form: Any, level: Level = "token", specials: Specials = "keep", **more
         rows = units.axis[: more.get("rows", 0)]
         asked = {layer: chosen for layer in range(WIDE.layers)}
         others = {name: value for name, value in more.items() if name != "rows"}
-        return Outputs(
-            attention=Selection(
-                asked, units, form, rows=rows, cls=0, separators=(tokens - 1,), **others
-            )
+        selection = Selection(
+            asked, units, form, rows=rows, cls=0, separators=(tokens - 1,), **others
         )
+        return Outputs(probes=(Maps(selection),))
 
     return outputs
 
 
 def spans(tokens: int) -> Outputs:
     """Every token and its neighbour as a part."""
-    return Outputs(parts=Parts([(place, place + 2) for place in range(tokens - 1)], MEAN))
+    return Outputs(probes=(Parts([(place, place + 2) for place in range(tokens - 1)], MEAN),))
 
 
 def why(layer: int) -> Way:
@@ -92,7 +91,7 @@ def why(layer: int) -> Way:
         units, count = divide_into_units(tokens), max(1, TILE_ROWS // tokens)
         shown = Selection({layer: HEADS}, units, "why", rows=(1, 2))
         sources = Sources(range(1, tokens + 1), range(count), layers=layer)
-        return Outputs(attention=shown, carried=sources if layer else None)
+        return Outputs(probes=(Why(shown, sources if layer else None),))
 
     return outputs
 
@@ -124,9 +123,9 @@ WAYS: dict[str, Way] = {
     "rollout, renormalized": shown("rollout", specials="renormalize"),
     "spans": spans,
     "hidden states": lambda tokens: Outputs(tokens=True, hidden=frozenset({0, 1})),
-    "an explained layer": lambda tokens: Outputs(explained_layer=1),
+    "an explained layer": lambda tokens: Outputs(probes=(Steps(1),)),
     "carried sources": lambda tokens: Outputs(
-        carried=Sources(range(1, tokens + 1), range(8), ("mean",))
+        probes=(Sources(range(1, tokens + 1), range(8), ("mean",)),)
     ),
     "a kept layer": lambda tokens: Outputs(kept=frozenset({0, 1})),
     "why": why(0),
@@ -247,10 +246,10 @@ def test_memory_is_what_the_price_says(lanes: Lanes, way: Way) -> None:
     lanes.run_batch([work(SHORT[0], way(SHORT[0]))], 1)  # what is loaded when it is first used
     for tokens in (SHORT[1], SQUARE):
         plain, asked = work(tokens, Outputs()), work(tokens, way(tokens))
-        attention = asked.outputs.attention
-        heads = max(map(len, attention.heads.values())) if attention else 0
+        shown = asked.outputs.probe(Maps)
+        heads = max(map(len, shown.selection.heads.values())) if shown else 0
         traces = 4 * NUMBER * WIDE.width * len(asked.outputs.traces) * tokens
-        made = weigh_answer([asked], WIDE.width, Layout()).made
+        made = weigh_answer([asked], WIDE, Layout()).made
 
         taken = peak(lanes, asked) - peak(lanes, plain)
 

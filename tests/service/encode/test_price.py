@@ -14,21 +14,20 @@ import torch
 from safetensors.numpy import load
 
 from model import kernels
-from model.carried import Sources
 from model.config import TRANSFORMER_BASE, EncoderConfig, Relative
+from model.flops import pass_flops
 from model.maps import price as maps
 from model.maps.choices import Form
 from model.maps.forms import Selection
 from model.maps.units import Units, divide_into_units
 from model.packing import Sequence as Tokens
 from model.pooling import Dense, Pooling, identity
+from model.probes import Maps, Parts, Sources, Steps, Why
+from model.probes.carried import CARRY_PASSES
+from model.probes.parts import PART_COST
 from model.task_heads import Projection, Splade
 from service.encode.price import (
-    CARRY_PASSES,
-    SPAN_FLOPS,
-    entered_flops,
     make_cost_counter,
-    request_flops,
     step_flops,
 )
 from service.questions.encode.maps import count_tensors
@@ -38,7 +37,7 @@ from service.settings import JSON_FACTOR
 from service.shapes.answer import SAFETENSORS
 from service.shapes.price import MOST_ARRAYS, Layout
 from service.shapes.step import Step
-from service.shapes.work import Outputs, Parts, Result, Work
+from service.shapes.work import Outputs, Result, Work
 from tests.replica_internals import believe, slow_down
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -299,7 +298,7 @@ async def test_a_vocabulary_counts_in_what_a_sequence_costs() -> None:
 
     of = make_cost_counter(TRANSFORMER_BASE)
 
-    beside = 2 * 11_000_003 * 64 / request_flops(TRANSFORMER_BASE, [64], [])
+    beside = 2 * 11_000_003 * 64 / pass_flops(TRANSFORMER_BASE, 64)
     assert of([plain, sparse]) == pytest.approx([64, 64 * (1 + beside)])
 
 
@@ -310,7 +309,7 @@ async def test_what_is_shown_counts_in_what_a_sequence_costs() -> None:
 
     def times(tokens: int, **asked: Any) -> float:
         one = Selection(every, divide_into_units(tokens), **asked)
-        wanted = Outputs(attention=one), Outputs()
+        wanted = Outputs(probes=(Maps(one),)), Outputs()
         shown, plain = of([Work(Tokens([1] * tokens), outputs) for outputs in wanted])
         return shown / plain
 
@@ -318,10 +317,10 @@ async def test_what_is_shown_counts_in_what_a_sequence_costs() -> None:
     shown = [times(512, form=form, rows=(1,)) for form in forms]
     assert 1 < shown[0] < 1.1 < shown[1] < shown[2] < shown[3]
     assert times(64, form="top") < times(512, form="top")
-    (explained,) = of([Work(Tokens([1] * 64), Outputs(explained_layer=0))])
+    (explained,) = of([Work(Tokens([1] * 64), Outputs(probes=(Steps(0),)))])
     assert 64 * 1.5 < explained < 64 * 2
     sources = Sources(range(1, 65), range(10), ("mean",))
-    (carried,) = of([Work(Tokens([1] * 64), Outputs(carried=sources))])
+    (carried,) = of([Work(Tokens([1] * 64), Outputs(probes=(sources,)))])
     assert carried == pytest.approx(64 * (1 + 10 + CARRY_PASSES))
 
 
@@ -338,8 +337,8 @@ async def test_a_rollout_costs_the_products_of_its_layers() -> None:
 
     def price(units: Units, *, half: bool = False) -> tuple[int, int]:
         asked = Selection(every, units, "rollout", half=half)
-        works = [Work(Tokens([1] * 66), Outputs(attention=asked))] * 2
-        beside = weigh_answer(works, TRANSFORMER_BASE.width, Layout())
+        works = [Work(Tokens([1] * 66), Outputs(probes=(Maps(asked),)))] * 2
+        beside = weigh_answer(works, TRANSFORMER_BASE, Layout())
         return maps.count_product_flops(
             asked, TRANSFORMER_BASE
         ) - scores, beside.made - beside.total
@@ -375,11 +374,11 @@ async def test_what_is_shown_too_late_is_refused_before_any_work(
 async def test_spans_count_in_what_a_sequence_costs() -> None:
     """Each is pooled by itself, and the lane's time for it says nothing of the layers' speed."""
     parts = Parts([(0, 5)] * 11, Pooling(("mean",), normalize=True))
-    work = Work(Tokens([1] * 64), Outputs(parts=parts))
+    work = Work(Tokens([1] * 64), Outputs(probes=(parts,)))
 
     of = make_cost_counter(TRANSFORMER_BASE)
 
-    beside = 11 * SPAN_FLOPS / request_flops(TRANSFORMER_BASE, [64], [])
+    beside = 11 * PART_COST / pass_flops(TRANSFORMER_BASE, 64)
     assert of([work]) == pytest.approx([64 * (1 + beside)])
 
 
@@ -391,7 +390,7 @@ async def test_scores_by_content_and_distance_are_priced() -> None:
 
     ratios = [cost(more, n) / cost(plain, n) for n in (64, 128, 256, 512)]
     assert ratios[0] == 1 and ratios == sorted(ratios) and ratios[-1] > 1.3
-    assert request_flops(more, [512], []) > request_flops(plain, [512], [])
+    assert pass_flops(more, 512) > pass_flops(plain, 512)
     whole = cost(more, 512)
     entered = [cost(more, 512, layer) for layer in range(more.layers)]
     assert [whole, *entered] == sorted([whole, *entered], reverse=True)
@@ -411,7 +410,7 @@ async def test_what_slopes_take_from_scores_is_priced() -> None:
 
     ratios = [cost(more, n) / cost(plain, n) for n in (64, 512, 2048, 8192)]
     assert ratios[0] == 1 and ratios == sorted(ratios) and 1.1 < ratios[-1] < 1.15
-    assert request_flops(more, [512], []) == request_flops(plain, [512], [])
+    assert pass_flops(more, 512) == pass_flops(plain, 512)
     shown = Selection({0: (0, 1)}, divide_into_units(300))
     assert (
         maps.estimate_flops(shown, more) - maps.estimate_flops(shown, plain)
@@ -427,9 +426,9 @@ async def test_a_decoder_is_priced_by_its_heads_of_keys_and_by_what_its_tokens_s
 
     weights = width * (mixed + 2 * keys) + mixed * width + 3 * width * inner
     seen = sum(range(1, 10)) + 1  # of nine tokens, and of one
-    assert request_flops(more, [9, 1], []) == 2 * 6 * (weights * 10 + 2 * mixed * seen)
+    assert pass_flops(more, 9) + pass_flops(more, 1) == 2 * 6 * (weights * 10 + 2 * mixed * seen)
     entered = 2 * (weights * 6 - width * (mixed + 2 * keys)) * 9 + 2 * 2 * mixed * 45 * 5
-    assert entered_flops(more, 9, 0) == entered
+    assert pass_flops(more, 9, entered=0) == entered
 
     long = Selection({0: (0, 1)}, divide_into_units(1024))
     assert 0.5 < maps.count_product_flops(long, more) / maps.count_product_flops(long, whole) < 0.6
@@ -483,8 +482,8 @@ async def test_the_arrays_of_every_form_are_counted(
 
     answer = await client.post("/v1/encode", json=asked, headers={"accept": SAFETENSORS})
 
-    shown = next(work.outputs.attention for batch in batches for work in batch)
-    assert shown and len(load(answer.content)) == count_tensors(shown)
+    shown = next(work.outputs.probe(Maps) for batch in batches for work in batch)
+    assert shown and len(load(answer.content)) == count_tensors(shown.selection)
 
 
 MOST_STEPS = 1_000_000  # instructions of Python, 5 ms of a core; walks take 8 to 50 million
@@ -539,11 +538,14 @@ BODIES: dict[str, Sequence[Units]] = {  # 2,048 inputs or some 65,000 tokens
 async def test_any_body_is_priced_in_milliseconds(form: Form, body: Sequence[Units]) -> None:
     """In its bytes, in its operations and in its time, however deep the model is."""
     heads = {layer: tuple(range(16)) for layer in range(24)}
-    asked = {units: Outputs(attention=Selection(heads, units, form, rows=(0,))) for units in body}
+    kind = Why if form == "why" else Maps
+    asked = {
+        units: Outputs(probes=(kind(Selection(heads, units, form, rows=(0,))),)) for units in body
+    }
     works = [Work(Tokens([1] * units.tokens), asked[units]) for units in body]
     step, of = Step(works), make_cost_counter(DEEP)
 
-    weighed = steps(lambda: weigh_answer(works, DEEP.width, Layout()))
+    weighed = steps(lambda: weigh_answer(works, DEEP, Layout()))
     counted = steps(lambda: step_flops(DEEP, {}, step))
     timed = steps(lambda: of(works))
 

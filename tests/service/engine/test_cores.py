@@ -23,6 +23,7 @@ from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Dense, Pooling, identity
+from model.probes import Maps, Why
 from model.task_heads import Projection, Tagger, TaskHead
 from service.engine.lanes import Lanes
 from service.engine.weights import BUNDLED_MODEL, locate_model
@@ -76,9 +77,9 @@ def answers(result: object) -> list[bytes]:
     """The arrays of a result, as bytes."""
     assert isinstance(result, Result), result
     found = [result.pooled, result.tokens, *result.hidden.values(), *result.task.values()]
-    if maps := result.attention:
-        found += [array for parts in maps.heads.values() for array in parts.values()]
-        found += maps.whole.values()
+    if maps := result.made.get(Maps.name):
+        found += [array for parts in maps["heads"].values() for array in parts.values()]
+        found += maps.get("whole", {}).values()
     return [array.tobytes() for array in found if array is not None]
 
 
@@ -109,7 +110,10 @@ def test_every_answer_has_the_same_bits_on_one_core_and_on_several(
         for tokens in LENGTHS:
             read = [ids.randrange(5, 97) for _ in range(tokens)]
             outputs = [Outputs(Pooling(("mean",), normalize=True), tokens=True)]
-            outputs += [Outputs(attention=one) for one in selections(tokens)]
+            outputs += [
+                Outputs(probes=(Why(one) if one.form == "why" else Maps(one),))
+                for one in selections(tokens)
+            ]
             outputs += [
                 Outputs(task_heads=(head,)) for head in heads(config.width, WAYS[way].linear)
             ]

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from model import cuda, encoder, kernels
-from model.carried import Sources
 from model.config import Activation, EncoderConfig, Relative
 from model.kernels import PLAIN, Kernels, PlainLinear
 from model.loading import checkpoint
@@ -28,6 +27,7 @@ from model.maps.units import Units, divide_into_units
 from model.packing import Sequence
 from model.pooling import Dense, Pooling, Unit, identity
 from model.positions import Rope
+from model.probes import Maps, Parts, Sources, Steps, Why
 from model.task_heads import (
     Classifier,
     Lexical,
@@ -39,7 +39,7 @@ from model.task_heads import (
 )
 from service.engine.lanes import Lanes
 from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.shapes.work import Outputs, Parts, Result, Work
+from service.shapes.work import Outputs, Result, Work
 from tests.service.engine.fake_gpu import CUDA, ROOT, Place, Watch, watched
 
 TABLE = ROOT / "docs" / "gpu.md"
@@ -174,14 +174,17 @@ def works(config: EncoderConfig, forms: Iterable[Form]) -> list[Work]:
         (Sequence([5] * 3), Outputs(other, tokens=True, hidden=every)),
         (Sequence([5] * 7, gates=gates, patches=patch), Outputs(mean, kept=frozenset({0}))),
         (Sequence(embeddings=torch.zeros(7, config.embedding_width)), Outputs(mean)),
-        (Sequence([5] * 40), Outputs(mean, explained_layer=1, weights=True)),
-        (Sequence([5] * 7), Outputs(parts=Parts([(0, 2), (3, 7)], mean))),
+        (Sequence([5] * 40), Outputs(mean, probes=(Steps(1, weights=True),))),
+        (Sequence([5] * 7), Outputs(probes=(Parts([(0, 2), (3, 7)], mean),))),
     ]
     if "why" in forms:
         explained = Selection({1: (0,)}, divide_into_units(7), "why", rows=(2,))
         sources = Sources(range(1, 8), range(3), layers=1)
-        asked += [(Sequence([5] * 7), Outputs(attention=explained, carried=sources))]
-    asked += [(Sequence([5] * 40), Outputs(attention=one)) for one in selections(40, forms)]
+        asked += [(Sequence([5] * 7), Outputs(probes=(Why(explained, sources),)))]
+    asked += [
+        (Sequence([5] * 40), Outputs(probes=(Why(one) if one.form == "why" else Maps(one),)))
+        for one in selections(40, forms)
+    ]
     asked += [(Sequence([5] * 7), Outputs(task_heads=(head,))) for head in heads(config.width)]
     return [Work(*one) for one in asked]
 

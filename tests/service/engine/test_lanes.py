@@ -1,5 +1,6 @@
 """The lanes: what comes out for each sequence, whatever runs with it."""
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Dense, Pooling, identity
+from model.probes import Maps, Parts, Probe, Sources, Steps, Targets, Why
 from model.task_heads import Classifier, Projection
 from service.engine.arrays import NonFiniteOutput
 from service.replica import Replica
@@ -51,9 +53,9 @@ async def test_the_bits_of_a_lesson_do_not_depend_on_the_cores(
     replica: Replica, length: int
 ) -> None:
     """Its kernels are the plain ones, which share a product out among the cores they have."""
-    work = Work(Sequence([2000 + 37 * i for i in range(length)]), Outputs(explained_layer=5))
+    work = Work(Sequence([2000 + 37 * i for i in range(length)]), Outputs(probes=(Steps(5),)))
 
-    one, *several = (done(replica, [work], threads)[0].steps for threads in (1, 2, 3))
+    one, *several = (done(replica, [work], threads)[0].made["steps"] for threads in (1, 2, 3))
 
     assert not [name for name in one for two in several if not np.array_equal(one[name], two[name])]
 
@@ -62,16 +64,54 @@ async def test_each_sequence_gets_what_it_wants(replica: Replica) -> None:
     """Wishes of different requests do not mix in a batch."""
     ids = [101, 2035, 102]
     plain = Work(Sequence(ids), Outputs())
-    asked = Selection({2: (3, 5)}, divide_into_units(3))
-    maps = Work(Sequence(ids), Outputs(attention=asked, hidden=frozenset({0})))
+    asked = Maps(Selection({2: (3, 5)}, divide_into_units(3)))
+    maps = Work(Sequence(ids), Outputs(probes=(asked,), hidden=frozenset({0})))
 
     first, second = done(replica, [plain, maps])
 
-    assert (first.pooled, first.tokens, first.hidden, first.attention) == (None, None, {}, None)
-    assert second.attention is not None and list(second.hidden) == [0]
-    shown = second.attention.heads[2]["map"]
+    assert (first.pooled, first.tokens, first.hidden, first.made) == (None, None, {}, {})
+    assert list(second.hidden) == [0]
+    shown = second.made["attention"]["heads"][2]["map"]
     assert shown.shape == (2, 3, 3)
     np.testing.assert_allclose(shown.sum(-1), 1, atol=1e-5)
+
+
+async def test_each_probe_makes_in_company_what_it_makes_alone(replica: Replica) -> None:
+    """Of one sequence or of several, also where it makes use of one core alone."""
+    width, mean = replica.lanes.model.config.width, Pooling(("mean",), normalize=True)
+    units = divide_into_units(7)
+    probes: list[Probe] = [
+        Maps(Selection({2: (3, 5)}, units)),
+        Parts([(0, 2), (3, 7)], mean),
+        Steps(1),
+        Sources(range(1, 8), range(3), ("mean",)),
+        Targets(torch.ones(2, width), ("mean",)),
+    ]
+    why = Why(Selection({0: (1,)}, units, "why", rows=(2,)))
+    asked = [*((probe,) for probe in probes), (why,), tuple(probes[::-1])]
+    works = [Work(Sequence([101, *range(2000, 2005), 102]), Outputs(probes=one)) for one in asked]
+
+    alone = [done(replica, [work], threads=2)[0].made for work in works]
+    together = [result.made for result in done(replica, works, threads=2)]
+
+    assert [pickle.dumps(made) for made in together] == [pickle.dumps(made) for made in alone]
+    *each, _, every = alone
+    merged = {name: made for one in each[::-1] for name, made in one.items()}
+    assert pickle.dumps(every) == pickle.dumps(merged)
+
+
+async def test_a_part_that_is_not_finite_fails_alone(replica: Replica) -> None:
+    """It is blamed, by the state that it is pooled of; what shares its batch is answered."""
+    width = replica.lanes.model.config.width
+    linear = PlainLinear(torch.zeros(2, width), torch.tensor([0, torch.inf]))
+    pooling = Pooling(("mean",), False, layers=(Dense(linear, identity, 2, 2 * width),))
+    probes = (Parts([(0, 1)], pooling),)
+    works = [Work(Sequence([101, 102]), Outputs(probes=asked)) for asked in ((), probes)]
+
+    sound, broken = replica.lanes.run_batch(works, 1)
+
+    assert isinstance(sound, Result) and sound.made == {}
+    assert isinstance(broken, NonFiniteOutput) and broken.layer == replica.lanes.model.config.layers
 
 
 async def test_each_sequence_gets_its_own_rows_of_its_own_states(replica: Replica) -> None:

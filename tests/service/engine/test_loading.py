@@ -19,6 +19,7 @@ from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.native import library, stack
 from model.packing import Sequence
+from model.probes import Maps, Steps
 from service.engine import loading
 from service.engine.arrays import NonFiniteOutput
 from service.engine.lanes import Lanes
@@ -195,7 +196,7 @@ async def test_the_compiled_pass_answers_with_the_loops_bits(small: Model, built
     selection = Selection({0: (0,), 1: (0,)}, divide_into_units(7))
     wishes = [
         Outputs(pooling=small.pooling, tokens=True),
-        Outputs(hidden=frozenset({0, 2}), attention=selection, explained_layer=1),
+        Outputs(hidden=frozenset({0, 2}), probes=(Maps(selection), Steps(1))),
         Outputs(pooling=replace(small.pooling, modes=("max", "weightedmean"), dimensions=41)),
         Outputs(pooling=small.pooling),
     ]

@@ -17,6 +17,7 @@ from model import kernels
 from model.encoder import Encoded
 from model.native import library, stack
 from model.packing import Sequence
+from model.probes import Maps
 from service.engine import proof, speed
 from service.engine.lanes import Lanes
 from service.engine.proof import is_steady
@@ -101,8 +102,8 @@ async def test_a_head_whose_map_moves_where_it_is_asked_for_alone_is_seen(
         def ran(works: list[Work], threads: int) -> list[Result | Exception]:
             results = run(works, threads)
             for result in results:
-                if isinstance(result, Result) and result.attention is not None:
-                    for arrays in result.attention.heads.values():
+                if isinstance(result, Result) and Maps.name in result.made:
+                    for arrays in result.made[Maps.name]["heads"].values():
                         arrays["map"][:] *= 1 + 1e-6 * differs(works, len(arrays["map"]))
             return results
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from model.carried import Sources
 from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Pooling
+from model.probes import Sources
 from service.encode.resolver import Resolver
 from service.questions import carried
 from service.replica import Replica
@@ -158,16 +158,19 @@ async def test_works_hold_no_more_memory_than_is_counted() -> None:
     works = [Work(Sequence([*range(1000, 1200)]), Outputs(pooling), length=200)]
     tracemalloc.start()
     owners = [carried.number_sources(divide_into_units(200))]
-    ((tiles,), held) = await carried.carry_works(works, owners, resolver, pooling.modes)
+    (tiles,) = await carried.carry_works(
+        works, owners, resolver, lambda n, sources: Sources(owners[n], sources, pooling.modes)
+    )
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
 
     assert [number for tile in tiles for number in of(tile).numbers] == [*range(201)]
     assert max(len(of(tile)) * 200 for tile in tiles) <= carried.TILE_ROWS
-    assert used < held < 2 * used
+    assert used < carried.weigh_probes(tiles, model.config) < 2 * used
 
 
 def of(tile: Work) -> Sources:
     """What a work carries."""
-    assert tile.outputs.carried is not None
-    return tile.outputs.carried
+    sources = tile.outputs.probe(Sources)
+    assert sources is not None
+    return sources

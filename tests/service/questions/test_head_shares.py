@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.numpy import load
 
-from model.head_shares import Targets, share_heads
 from model.packing import Sequence
 from model.pooling import Pooling, pool_sequence
+from model.probes.head_shares import Targets, share_heads
 from model.similarity import LinearPooling
 from service.encode.resolver import Resolver
 from service.questions import carried
@@ -156,9 +156,9 @@ async def test_the_bias_of_a_dense_layer_is_part_of_the_rest() -> None:
         then = shares.step().then
         step = await then() if then else None
         for work in step.works if step else ():
-            targets = work.outputs.targets
+            targets = work.outputs.probe(Targets)
             made = share_heads(encoder, work.sequence, targets) if targets else torch.empty(0)
-            work.result = Result(shares=made.numpy())
+            work.result = Result(made={"shares": made.numpy()})
 
     score = cosine(*(work.result.vector for work in works))
     told, gap = shares.share(1, score)
@@ -219,7 +219,7 @@ async def test_works_hold_no_more_memory_than_is_counted() -> None:
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
 
-    carried_rows = [len(work) * len(work.outputs.targets or ()) for work, _ in step.follow]
+    carried_rows = [len(work) * len(work.outputs.probe(Targets) or ()) for work, _ in step.follow]
     assert max(carried_rows) <= carried.TILE_ROWS
     assert sum(carried_rows) == 200 * (257 + 2 * 256)
     assert used < step.held < 2 * used

@@ -11,11 +11,11 @@ from safetensors.numpy import load
 
 from headlight_client.answers import Encoded
 from headlight_client.reading import read_answer
-from model.carried import Sources
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
-from model.why import explain_scores
+from model.probes.carried import Sources
+from model.probes.why import explain_scores
 from service.questions.carried import CARRYING_TAKES
 from service.questions.encode.question import NOT_WITH_WHY
 from service.replica import Replica

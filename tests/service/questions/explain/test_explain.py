@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from model.packing import Sequence
+from model.probes import Steps
 from service.encode import answer
 from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.questions.explain import question
-from service.refusals import Refused
 from service.replica import Replica
 from service.shapes.work import Outputs, Result, Work
 from tests.replica_internals import bound
@@ -208,15 +207,13 @@ async def test_a_long_text_is_cut_only_when_asked(client: httpx.AsyncClient) -> 
 
 async def test_a_pre_norm_family_has_one_more_step_to_pay_for(replica: Replica) -> None:
     """What its projections read."""
-    facts = []
-    for pre_norm in (False, True):
-        with pytest.raises(Refused) as refused:
-            config = replace(replica.reader.config, pre_norm=pre_norm)
-            question._price_steps(config, 3, weights=False).check(1000, 1000)
-        facts.append(refused.value.facts)
+    configs = [replace(replica.reader.config, pre_norm=pre_norm) for pre_norm in (False, True)]
 
-    assert facts[1]["bytes"] == 4 * (11 * 3 * 384 + 2 * 12 * 3**2)
-    assert facts[0] == {"bytes": 4 * (10 * 3 * 384 + 2 * 12 * 3**2), "limit": 1000}
+    sizes = [Steps(0).bytes(config, 3) for config in configs]
+
+    maps = 4 * 2 * 12 * 3**2
+    assert sizes[0] == {"attention": maps, "steps": 4 * 10 * 3 * 384}
+    assert sizes[1] == {"attention": maps, "steps": 4 * 11 * 3 * 384}
 
 
 BAD = {
@@ -276,9 +273,9 @@ async def test_in_company_it_is_explained_the_same(replica: Replica) -> None:
     """Whatever else is in the batch: not one bit of any step moves, nor of the others."""
     ids = [101, 2035, 2003, 2092, 102]
     works = [
-        Work(Sequence(ids), Outputs(explained_layer=3)),
+        Work(Sequence(ids), Outputs(probes=(Steps(3),))),
         Work(Sequence(ids * 7), Outputs(tokens=True)),
-        Work(Sequence(ids), Outputs(explained_layer=1, hidden=frozenset({4}))),
+        Work(Sequence(ids), Outputs(probes=(Steps(1),), hidden=frozenset({4}))),
     ]
     run = replica.lanes.run_batch
     alone = [run([work], 1)[0] for work in works]
@@ -287,9 +284,9 @@ async def test_in_company_it_is_explained_the_same(replica: Replica) -> None:
 
     for one, other in zip(alone, together, strict=True):
         assert isinstance(one, Result) and isinstance(other, Result)
-        assert one.steps.keys() == other.steps.keys()
-        for name, step in one.steps.items():
-            np.testing.assert_array_equal(other.steps[name], step)
+        assert one.made.keys() == other.made.keys()
+        for name, step in one.made.get("steps", {}).items():
+            np.testing.assert_array_equal(other.made["steps"][name], step)
     assert [list(done.hidden) for done in together if isinstance(done, Result)] == [[], [], [4]]
 
 

@@ -26,29 +26,90 @@ Source: Kamath et al. 2025, "Tracing Attention Computation Through Feature Inter
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Hashable
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from model.attention import MultiHeadAttention
-from model.carried import Carrier, Sources
-from model.encoder import Encoder
+from model.config import EncoderConfig
+from model.encoder import Encoded, Encoder
+from model.maps import price
 from model.maps.forms import Selection
 from model.packing import Sequence
 from model.positions import beyond_reach
+from model.probes.carried import Carrier, Sources
+from model.probes.maps import Maps
+from model.probes.probe import FLOAT_BYTES, Made, Sizes
 from model.steady import without_idle_threads
 
 PARTS = ("word", "position", "rest")  # of a query and of a key in layer 0
-EMBEDDED = [2, 3, 1]  # their places in what Carrier.embed returns
+EMBEDDED = [2, 3, 1]  # their places in what Carrier.embed returns, next to the whole
 POSITION = PARTS.index("position")
 ROUNDING = 2.0**-20  # of the largest product of a query's and a key's lengths, in float32
 SHUFFLES = 5  # heads with shuffled W^Q and W^K, whose shares stand next to a head's own
 MOST_CELLS = 1 << 20  # scores, of all parts and heads, that are computed at a time
+PAIRS = len(PARTS) ** 2  # of a part of the query and one of the key
+CELL_COST = 13_000  # of a score, in parts
+SHUFFLE_COST = 4000  # of a number of W^Q and W^K, for each order that it is put in
 
 # queries, (queries,) int64 -> scores by part, (.., heads, queries, keys)
 Scorer = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Why(Maps):
+    """Makes "heads", the parts of scores by layer and name; see `explain_scores`.
+
+    Args:
+        selection: which heads, and which rows to show.
+        sources: for layers above 0, which parts of the input to carry there.
+    """
+
+    one_core: ClassVar = True
+    sources: Sources | None = None
+
+    @property
+    def traces(self) -> Collection[int]:
+        return ()
+
+    @property
+    def price_key(self) -> Hashable:
+        sources = self.sources
+        return price.price_key(self.selection), sources and (len(sources), sources.layers)
+
+    def run(self, encoder: Encoder, encoded: Encoded, rows: slice, sequence: Sequence) -> Made:
+        return {"heads": explain_scores(encoder, sequence, self.selection, self.sources)}
+
+    def flops(self, config: EncoderConfig, tokens: int) -> int:
+        return self._count_work(config, tokens)[0]
+
+    def cost(self, config: EncoderConfig, tokens: int) -> float:
+        numbers = config.width * config.head_dim * (config.heads + config.shared_heads)
+        shuffled = SHUFFLES * len(self.selection.heads) * numbers * (SHUFFLE_COST + 2 * 4 * tokens)
+        return sum(self._count_work(config, tokens)) + shuffled
+
+    def _count_work(self, config: EncoderConfig, tokens: int) -> tuple[int, int]:
+        """Count the operations of all products, and those that take as long as reading scores."""
+        products, read = price.count_work(self.selection, config, CELL_COST)
+        carried = self.sources.flops(config, tokens) if self.sources else 0
+        heads = 1 + SHUFFLES
+        return products * (1 + PAIRS) * heads + carried, read * heads
+
+    def bytes(self, config: EncoderConfig, tokens: int, number: int = FLOAT_BYTES) -> Sizes:
+        selection, units = self.selection, len(self.selection.units.axis)
+        heads, lowest = price.count_heads(selection), len(selection.heads.get(0, ()))
+        parts = PAIRS * lowest + (units + 1) * (heads - lowest)
+        numbers = parts * (2 + len(selection.rows) * units) + heads
+        return {"attention": numbers * (2 if selection.half else FLOAT_BYTES)}
+
+    def scratch_bytes(self, config: EncoderConfig, tokens: int) -> int:
+        if self.sources:
+            return self.sources.scratch_bytes(config, tokens)
+        return 6 * FLOAT_BYTES * (1 + len(PARTS)) * tokens * config.width
 
 
 def explain_scores(

@@ -1,4 +1,4 @@
-"""model/head_shares.py, next to a twin in float64 that carries what each head writes forward."""
+"""model/probes/head_shares.py, next to a float64 twin that carries what each head writes."""
 
 import copy
 from functools import cache, partial
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from model.encoder import Encoder
-from model.head_shares import Targets, share_heads
 from model.packing import Sequence
+from model.probes.head_shares import Targets, share_heads
 from tests.model.lessons.test_explain import TOKENS, WIDTH, drawn
-from tests.model.test_carried import CLOSE, EXACT, IDS, Twin, adapted, kinds
+from tests.model.probes.test_carried import CLOSE, EXACT, IDS, Twin, adapted, kinds
 
 GATES = {1: {0: 0.0, 3: 0.5}}
 

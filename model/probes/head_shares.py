@@ -18,30 +18,35 @@ Modarressi et al. 2023, "DecompX" (arXiv 2306.02873), on what is frozen.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from model.carried import Carrier, reduce_parts
 from model.config import PoolingMode
-from model.encoder import Encoder
+from model.encoder import Encoded, Encoder
 from model.packing import Sequence
+from model.probes.carried import Carried, Carrier, reduce_parts
 
 
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """What a text's reduced vector is multiplied by.
+@dataclass(frozen=True, slots=True, eq=False)
+class Targets(Carried):
+    """What each head adds to the products of a text's reduced vector with targets.
 
     Args:
         vectors: (targets, modes * width).
         modes: how tokens are reduced to one vector.
     """
 
+    name: ClassVar = "shares"
     vectors: Tensor
     modes: tuple[PoolingMode, ...]
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+    def run(self, encoder: Encoder, encoded: Encoded, rows: slice, sequence: Sequence) -> Tensor:
+        return share_heads(encoder, sequence, self)
 
 
 @torch.inference_mode(mode=False)  # whose tensors autograd does not keep

@@ -1,4 +1,4 @@
-"""model/why.py, next to scores in float64 of vectors that are made one by one."""
+"""model/probes/why.py, next to scores in float64 of vectors that are made one by one."""
 
 import math
 from dataclasses import replace
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from model.alibi import head_slopes
-from model.carried import Sources
 from model.disentangled import distance_rows
 from model.encoder import Encoder
 from model.kernels import PLAIN
@@ -20,9 +19,10 @@ from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.positions import distance_buckets
-from model.why import POSITION, SHUFFLES, explain_scores, shuffle_weights
+from model.probes.carried import Sources
+from model.probes.why import POSITION, SHUFFLES, explain_scores, shuffle_weights
 from tests.model.lessons.test_explain import BERT, CPU, KINDS, TOKENS, WIDTH, drawn
-from tests.model.test_carried import IDS, Twin, adapted, twin
+from tests.model.probes.test_carried import IDS, Twin, adapted, twin
 
 ROWS = (2, TOKENS - 1, 0)
 CLOSE, EXACT = 1e-5, 1e-12  # of the largest part, in float32 and in float64

@@ -1,4 +1,4 @@
-"""model/carried.py, next to a twin in float64 that carries each vector by itself."""
+"""model/probes/carried.py, next to a twin in float64 that carries each vector by itself."""
 
 import copy
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from model.adapters import Adapter, LinearTerm
-from model.carried import FACTORS, Sources, carry_sources
 from model.config import PoolingMode
 from model.encoder import Encoder
 from model.kernels import ACTIVATIONS, PLAIN, Linear, NormedLinear
 from model.lessons import explain_layer
 from model.packing import Sequence
+from model.probes.carried import FACTORS, Sources, carry_sources
 from tests.model.lessons.test_explain import KINDS, TOKENS, WIDTH, drawn
 
 IDS = [*range(TOKENS)]

@@ -19,21 +19,25 @@ Source: Modarressi et al. 2023, "DecompX" (arXiv 2306.02873).
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from model.attention import MultiHeadAttention, Trace
-from model.config import Activation, NormKind, PoolingMode
-from model.encoder import Encoder, Layer
+from model.config import Activation, EncoderConfig, NormKind, PoolingMode
+from model.encoder import Encoded, Encoder, Layer
+from model.flops import pass_flops
 from model.kernels import Affine, Linear, NormedLinear
 from model.maps.tiles import MapReader
 from model.packing import Sequence
+from model.probes.probe import FLOAT_BYTES, Probe
 from model.similarity import token_weights
 from model.steady import ACTIVATIONS, map_numbers, without_idle_threads
 
@@ -46,17 +50,38 @@ FACTORS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Which sources of a sequence to carry: source 0 is all biases, the others are its tokens.
+CARRY_PASSES = 2  # cost of what is carried, besides a pass for each: of the pass it is read off
+
+
+class Carried(Probe):
+    """A probe that carries vectors through the layers, each by itself."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many are carried."""
+
+    def flops(self, config: EncoderConfig, tokens: int) -> int:
+        return (len(self) + CARRY_PASSES) * pass_flops(config, tokens)
+
+    def scratch_bytes(self, config: EncoderConfig, tokens: int) -> int:
+        rows = tokens * (1 + len(self))
+        return FLOAT_BYTES * rows * (6 * config.width + 3 * config.feed_forward)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sources(Carried):
+    """What each source adds to the reduced vector, (sources, modes * width) float32.
 
     Args:
-        owners: the source that each token belongs to, from 1 on.
+        owners: the source that each token belongs to, from 1 on; source 0 is all biases.
         numbers: the sources to carry.
-        modes: how tokens are reduced to one vector; without any, layers' parts alone are wanted.
-        layers: how many layers to carry them through; None: all.
+        modes: how tokens are reduced to one vector.
+        layers: how many layers to carry them through, where not through all to that vector.
     """
 
+    name: ClassVar = "carried"
     owners: Many[int]
     numbers: range
     modes: tuple[PoolingMode, ...] = ()
@@ -64,6 +89,13 @@ class Sources:
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def run(self, encoder: Encoder, encoded: Encoded, rows: slice, sequence: Sequence) -> Tensor:
+        return carry_sources(encoder, sequence, self)
+
+    def flops(self, config: EncoderConfig, tokens: int) -> int:
+        layers = config.layers if self.layers is None else self.layers
+        return Carried.flops(self, config, tokens) * layers // config.layers
 
 
 def carry_sources(encoder: Encoder, sequence: Sequence, sources: Sources) -> Tensor:
