@@ -20,7 +20,7 @@ from service.api.document import document
 from service.heads import sentences, store, survey
 from service.heads.survey import NO_HEAD, survey_heads
 from service.replica import Replica
-from service.shapes.work import Maps, Result, Work
+from service.shapes.work import Result, Work
 from tests.decoders import embedder
 
 CATS = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0, 4]}
@@ -41,7 +41,8 @@ def model(replica: Replica) -> Model:
 def shown(maps: torch.Tensor) -> Result:
     """What a work shows whose heads have these maps, dealt to layers of 12."""
     layers = maps.numpy().reshape(-1, 12, *maps.shape[1:])
-    return Result(attention=Maps("plain", {i: {"map": of} for i, of in enumerate(layers)}, {}))
+    heads = {i: {"map": of} for i, of in enumerate(layers)}
+    return Result(made={"attention": {"heads": heads}})
 
 
 async def planted(works: Sequence[Work]) -> list[Result]:
