@@ -11,6 +11,7 @@ from service.replica import Replica
 from service.settings import Settings
 from tests.task_heads import checkpoint, long_reranker
 
+collect_ignore = ["examples"]  # each needs its own client, and is run in an environment of its own
 LONG = "Rerank of 8,192 tokens"  # no part of the page: the same examples, by a longer model
 CLASSES = {0: "anger", 1: "joy", 2: "neither"}
 
