@@ -9,13 +9,11 @@ Memory belongs to the process, and so does the count.
 
 import sys
 
+from service.refusals import overloaded
+
 KINDS = ("bodies", "arrays", "answers")  # of bytes, see above
 UNBOUNDED = sys.maxsize  # limit of work that no client asked for
 SMALL_BYTES = 64 * 1024  # what a request may always hold: the queue bounds how many there are
-
-
-class NoRoom(Exception):
-    """What a request would hold is more than the budget has left."""
 
 
 class Memory:
@@ -43,12 +41,12 @@ class Hold:
         """Hold so many bytes of each kind given, in place of those held of it before.
 
         Raises:
-            NoRoom: the budget has no room for them; what is held stays as it was.
+            Refused: the budget has no room for them; what is held stays as it was.
         """
         more = sum(sizes.values()) - sum(self.bytes[kind] for kind in sizes)
         if more > 0 and sum(self.bytes.values()) + more > SMALL_BYTES:
             if sum(self._memory.bytes.values()) + more > self._limit:
-                raise NoRoom
+                raise overloaded("memory")
         self.keep(**sizes)
 
     def keep(self, **sizes: int) -> None:

@@ -16,6 +16,7 @@ from service.wording import schema
 from service.wording.words import Fault, Loc, capitalise, end_sentence, write_place
 
 MEDIA_TYPE = "application/problem+json"  # of a refusal
+OVERLOADED = "overloaded"  # code of a refusal for lack of room
 MOST_SHOWN_FAULTS = 10  # faults of a request that `errors` lists
 
 
@@ -186,6 +187,7 @@ class Refused(Exception):
         faults: what is wrong, and where.
         detail: what is expected and what came, for a fault without a place in the request.
         retry_after: seconds after which a retry may succeed.
+        bound: what there is no room or time within, as headlight_shed_total names it.
         facts: numbers that help the caller, such as `length` and `limit`.
     """
 
@@ -196,11 +198,12 @@ class Refused(Exception):
         *,
         detail: str = "",
         retry_after: int | None = None,
+        bound: str | None = None,
         **facts: Any,
     ) -> None:
         super().__init__(code)
         self.code, self.faults, self.detail = code, faults, detail
-        self.retry_after, self.facts = retry_after, facts
+        self.retry_after, self.bound, self.facts = retry_after, bound, facts
 
     @classmethod
     def at(cls, code: str, *loc: str | int, detail: str = "", **facts: Any) -> "Refused":
@@ -220,6 +223,16 @@ class Refused(Exception):
     def is_ours(self) -> bool:
         """Tell whether the fault is the service's, not the request's."""
         return self.status >= 500
+
+
+def overloaded(bound: str, seconds: float = 0.0) -> Refused:
+    """Return the refusal of a request for which there is no room or time now.
+
+    Args:
+        bound: within which there is none, as headlight_shed_total names it.
+        seconds: until those that wait now are done.
+    """
+    return Refused(OVERLOADED, retry_after=1 + int(seconds), bound=bound)
 
 
 def refusal_of(error: BaseException) -> Refused:

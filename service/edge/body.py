@@ -20,8 +20,7 @@ from starlette.types import Receive
 
 from service.edge.request import Request
 from service.engine.fair.rotation import FairThread
-from service.memory import Hold, NoRoom
-from service.observe.families import OVERLOADED
+from service.memory import Hold
 from service.refusals import Refused, refusal_of
 from service.settings import BODY_FACTOR, KIB, Settings
 from service.shapes.answer import INFERENCE_HEADER, JSON, OCTETS
@@ -126,11 +125,7 @@ class BodyReader:
         if int(request.headers.get("content-length", "").lstrip("0") or "0") > limit:
             raise self._size_refusal()
         request.until = time.monotonic() + BODY_SECONDS
-        try:
-            body = await self._receive(receive, limit, request.hold)
-        except NoRoom:
-            request.shed = "memory"
-            raise Refused(OVERLOADED, retry_after=1) from None
+        body = await self._receive(receive, limit, request.hold)
         request.until = math.inf
         if len(body) <= LARGE_BYTES:
             self._scan(request, body)

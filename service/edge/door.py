@@ -39,8 +39,8 @@ from service.encode.names import unknown_model
 from service.engine.fair.rotation import OWNER_KEY
 from service.keys import limits_by_name
 from service.memory import PROCESS, Hold
-from service.observe.families import KEY_SHARE, METRICS_PATH, OVERLOADED, PROBE_PATHS
-from service.refusals import Refused, refusal_of
+from service.observe.families import KEY_SHARE, METRICS_PATH, PROBE_PATHS
+from service.refusals import Refused, overloaded, refusal_of
 from service.replica import Replica
 from service.shapes.answer import PIECE_BYTES
 from service.shapes.call import Reply
@@ -177,8 +177,7 @@ class Door:
             await self._pass_gate(request, request.place, client, most)
         if request.method == "POST":
             if len(self._under_way) > self._most_under_way:
-                request.shed = "queue_full"
-                raise Refused(OVERLOADED, retry_after=1)
+                raise overloaded("queue_full")
             request.body = await self._bodies.read(request, receive)
         await self._rounds.begin(request, client, most)
 
@@ -204,8 +203,7 @@ class Door:
         except Full:
             self._under_way.forget(request)  # waiting for its refusal is no work
             await asyncio.sleep(PAUSE_SECONDS)
-            request.shed = KEY_SHARE
-            raise Refused(OVERLOADED, retry_after=1) from None
+            raise overloaded(KEY_SHARE) from None
 
     async def _pass_gate(self, request: Request, place: Place, client: Client, most: float) -> None:
         """Wait at the gate until a request may pass; refuse it after `most` seconds."""
@@ -213,8 +211,8 @@ class Door:
             turn = partial(self.gate.enter, place, most)
             request.waited = await unless_left(request, client, turn)
         except TimeoutError:
-            request.waited, request.shed = most, KEY_SHARE
-            raise too_late(request) from None
+            request.waited = most
+            raise too_late(request, KEY_SHARE) from None
 
     def _begin_record(self, request: Request) -> Record:
         """Begin the record of a request that has arrived whole or is refused, and return it."""
@@ -224,7 +222,6 @@ class Door:
             request.method if request.method in RECORDED_METHODS else "_OTHER",
             request.id,
             request.key,
-            shed=request.shed,
             given_seconds=request.timeout,
             hold=request.hold,
         )
@@ -271,7 +268,7 @@ class Door:
         word = request.word or (request.endpoint and request.endpoint.word)
         if not word:
             record.route, word = self._routes.name(request.path)
-        record.refused = refused.code
+        record.refused, record.shed = refused.code, refused.bound
         if refused.code == "internal":
             logger.error("request failed", exc_info=error, extra=record.log_ids())
         reply = word(refused, request.id)

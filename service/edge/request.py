@@ -72,7 +72,6 @@ class Request:
         body: the whole body, once it has been read.
         sent_on: whether another model has it, which counts it.
         unbounded: whether no admission bounds it, as a wrong key, a GET or a dry run.
-        shed: the name of the bound for which it is refused as overload; None if it is not.
         record: its metrics, log and trace, once it has `begun`: it has arrived whole or is refused.
         word: writes its refusal, where its body decides which API's it is; None: its endpoint's.
         ignored: fields of its body that its route does not know, where that is no fault.
@@ -82,7 +81,7 @@ class Request:
     __slots__ = (
         *("begun", "body", "closing", "endpoint", "headers", "hold", "id", "ignored", "key"),
         *("late", "media_type", "method", "models", "overdue", "path", "path_params", "place"),
-        *("query", "raw_headers", "record", "repeated", "root_path", "shed", "task", "timeout"),
+        *("query", "raw_headers", "record", "repeated", "root_path", "task", "timeout"),
         *("sent_on", "unbounded", "until", "waited", "word"),
     )
 
@@ -113,7 +112,6 @@ class Request:
         self.word: RefusalWriter | None = None
         self.ignored: dict[str, None] = {}
         self.place: Place | None = None
-        self.shed: str | None = None
         self.waited, self.late, self.timeout, self.until = 0.0, 0.0, math.inf, math.inf
         self.begun = self.overdue = self.sent_on = False
         self.unbounded = True  # until its key and its route are known

@@ -24,8 +24,8 @@ from service.api.own import DRY_RUN
 from service.edge.request import Request
 from service.edge.transport import Client
 from service.edge.under_way import UnderWay
-from service.observe.families import LATE, METRICS_PATH, OVERLOADED
-from service.refusals import Refused
+from service.observe.families import LATE, METRICS_PATH
+from service.refusals import Refused, overloaded
 from service.settings import KIB
 
 T = TypeVar("T")
@@ -65,16 +65,14 @@ class Rounds:
                 turn = partial(self.wait, request.key, len(request.body))
                 await unless_left(request, client, turn)
         except TimeoutError:
-            request.shed = LATE
-            raise too_late(request) from None
+            raise too_late(request, LATE) from None
         finally:
             request.late += time.monotonic() - came
 
     def refuse_late(self, request: Request) -> None:
         """Refuse a request while the loop is late."""
         if self._under_way.late > LATE_SECONDS:
-            request.shed = LATE
-            raise Refused(OVERLOADED, retry_after=1)
+            raise overloaded(LATE)
 
     def begins(self, body: int) -> bool:
         """Begin a request with so many bytes of body in this round; False where it has to wait."""
@@ -129,11 +127,9 @@ def is_unbounded(request: Request) -> bool:
     return bool(takes) and query.read_flag(request.query, DRY_RUN)
 
 
-def too_late(request: Request) -> Refused:
+def too_late(request: Request, bound: str) -> Refused:
     """Return the refusal of a request whose turn has not come in time."""
-    if request.unbounded:
-        return Refused(OVERLOADED, retry_after=1)
-    return Refused("deadline_exceeded")
+    return overloaded(bound) if request.unbounded else Refused("deadline_exceeded", bound=bound)
 
 
 async def unless_left(request: Request, client: Client, turn: Callable[[], Awaitable[T]]) -> T:

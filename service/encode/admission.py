@@ -15,7 +15,6 @@ import numpy as np
 from service.encode.worker import Worker
 from service.engine.arrays import NonFiniteOutput
 from service.engine.batcher import SURE_SHARE, Batcher
-from service.engine.fair.queue import DeadlinePassed, Overloaded
 from service.engine.fair.turns import give_turn, pieces_in_turns
 from service.engine.lanes import ProcessBroken
 from service.observe.metrics import Metrics
@@ -27,7 +26,6 @@ from service.shapes.record import Record
 from service.shapes.step import Step
 from service.shapes.work import Result, Work
 
-LATE_ERRORS = (Overloaded, DeadlinePassed)  # no room or time in the queue, or late there
 ESTIMATE_MARGIN = 2  # special tokens that the tokenizer adds to a text
 MOST_CHARACTERS = 8 << 20  # characters that may wait for the tokenizer: of 32 longest texts
 ESTIMATE_MEMORY = 0.9  # weight that all earlier texts keep when those of a request are added
@@ -188,12 +186,7 @@ class Admission:
         if not (ahead or is_followed or self._batcher.waiting_requests):
             return
         tokens, cost = self._with_following(tokens + ahead, tokens + ahead, record.key)
-        try:
-            self._batcher.check_admission(tokens, cost, deadline, record.key)
-        except Overloaded as error:
-            raise self._word_overloaded(error, record) from None
-        except DeadlinePassed:
-            raise Refused("deadline_exceeded") from None
+        self._batcher.check_admission(tokens, cost, deadline, record.key)
 
     @contextmanager
     def reading(
@@ -275,8 +268,6 @@ class Admission:
         try:
             self._check_works(step, tokens, costs, deadline, record)
             timing = await self._run_steps(step, tokens, costs, deadline, record.key)
-        except LATE_ERRORS as error:
-            raise self._word_late(error, step, sum(costs), deadline, record) from None
         except asyncio.CancelledError:
             self._metrics.cancelled.add("forward" if record.batch_start else "queue")
             raise
@@ -344,12 +335,25 @@ class Admission:
     def _check_works(
         self, step: Step, tokens: int, costs: Sequence[float], deadline: float, record: Record
     ) -> None:
-        """Raise Refused if a step's works of these tokens and costs would not be admitted now."""
-        tokens, cost = self._with_following(tokens, sum(costs), record.key)
-        try:
-            self._batcher.check_admission(tokens, cost, deadline, record.key)
-        except LATE_ERRORS as error:
-            raise self._word_late(error, step, sum(costs), deadline, record) from None
+        """Refuse a step's works of these tokens and costs if they would not be admitted now.
+
+        A request that is late because others wait may be sent again; one that is late by itself
+        always would be, and gets deadline_unreachable. That is judged by all the time it was
+        given, at the best speed, so that neither a slow moment of this machine nor the time that
+        reading took matters. How many sequences would fit is told at the recent speed.
+        """
+        cost, given = sum(costs), deadline - record.start
+        needed = self._batcher.fewest_seconds(cost)
+        if needed >= given:
+            share = SURE_SHARE * max(given, 0.0) * self._batcher.speed / max(cost, 1.0)
+            raise Refused(
+                "deadline_unreachable",
+                estimate_ms=math.ceil(needed * 1000),
+                deadline_ms=math.floor(given * 1000),
+                sequences=int(share * (record.inputs or len(step.works))),
+            )
+        tokens, cost = self._with_following(tokens, cost, record.key)
+        self._batcher.check_admission(tokens, cost, deadline, record.key)
 
     def _with_following(self, tokens: int, cost: float, key: str) -> tuple[int, float]:
         """Return both with those of a key's admitted works that follow running ones added."""
@@ -357,32 +361,3 @@ class Admission:
             if owner == key:
                 tokens, cost = tokens + more_tokens, cost + more_cost
         return tokens, cost
-
-    def _word_late(
-        self, error: Exception, step: Step, cost: float, deadline: float, record: Record
-    ) -> Refused:
-        """Return the refusal for works that the batcher did not admit, or not finish in time.
-
-        A request that is late because others wait may be sent again; one that is late by itself
-        always would be, and gets deadline_unreachable. That is judged by all the time it was
-        given, at the best speed, so that neither a slow moment of this machine nor the time that
-        reading took matters. How many sequences would fit is told at the recent speed.
-        """
-        given = deadline - record.start
-        needed = self._batcher.fewest_seconds(cost)
-        if needed >= given:
-            share = SURE_SHARE * max(given, 0.0) * self._batcher.speed / max(cost, 1.0)
-            return Refused(
-                "deadline_unreachable",
-                estimate_ms=math.ceil(needed * 1000),
-                deadline_ms=math.floor(given * 1000),
-                sequences=int(share * (record.inputs or len(step.works))),
-            )
-        if not isinstance(error, Overloaded):
-            return Refused("deadline_exceeded")
-        return self._word_overloaded(error, record)
-
-    def _word_overloaded(self, error: Overloaded, record: Record) -> Refused:
-        """Return the refusal for an overload, and note its bound in the record."""
-        record.shed = error.bound
-        return Refused("overloaded", retry_after=1 + int(error.retry_after))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from service.engine.fair.rotation import OWNER_KEY, FairThread, fits_fairly
-from service.refusals import Refused
+from service.refusals import Refused, overloaded
 from service.shapes.record import Record
 
 Result = TypeVar("Result")
@@ -56,7 +56,7 @@ class Worker:
         """
         key = OWNER_KEY.get()
         if not (record and record.admitted) and not self._has_room(key, size):
-            raise Refused("overloaded", retry_after=1)
+            raise overloaded("queue_full")
         if record:
             record.admitted = True
         self._count_waiting(key, size)

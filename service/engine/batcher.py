@@ -16,9 +16,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 from typing import Generic
 
-from service.engine.fair.queue import SMALL_TOKENS, DeadlinePassed, JobQueue
+from service.engine.fair.queue import SMALL_TOKENS, JobQueue
 from service.engine.speed import LaneSpeed, LoneCores, RunningBatch
 from service.keys import Limits
+from service.refusals import Refused
 from service.shapes.job import Batch, Job, Result, Timing, Work
 
 # A request behind others is admitted if it should be done within this share of its remaining time:
@@ -194,7 +195,7 @@ class Batcher(Generic[Work, Result]):
             One result for each work, and the seconds that they waited and were computed.
 
         Raises:
-            DeadlinePassed: the deadline passed before all results were there.
+            Refused: the deadline passed before all results were there.
             Exception: the error of the first sequence that failed.
         """
         loop, now = asyncio.get_running_loop(), self._clock()
@@ -203,7 +204,7 @@ class Batcher(Generic[Work, Result]):
         self._returning.count_arrival()
         self._queue.add_job(job)
         self._fill_lanes(fresh=True)
-        timer = loop.call_later(deadline - now, self._fail_job, job, DeadlinePassed())
+        timer = loop.call_later(deadline - now, self._fail_job, job)
         try:
             await future
         finally:
@@ -227,12 +228,11 @@ class Batcher(Generic[Work, Result]):
             key: name of the API key that sent it.
 
         Raises:
-            Overloaded: the queue has no room for it, or it could not be done in time.
-            DeadlinePassed: its deadline has passed.
+            Refused: the queue has no room for it, or it could not be done in time.
         """
         now = self._clock()
         if deadline <= now:
-            raise DeadlinePassed()
+            raise Refused("deadline_exceeded")
         seconds = deadline - now
         if self._running:
             seconds = seconds * SURE_SHARE - sum(
@@ -240,10 +240,10 @@ class Batcher(Generic[Work, Result]):
             )
         self._queue.check_admission(tokens, cost, seconds, self._speed.current, key)
 
-    def _fail_job(self, job: Job[Work, Result], error: Exception) -> None:
-        """End a job with an error, unless it has ended, and remove its waiting works."""
+    def _fail_job(self, job: Job[Work, Result], error: Exception | None = None) -> None:
+        """End a job with an error (None: it is late), unless it has ended; drop waiting works."""
         if not job.future.done():
-            job.future.set_exception(error)
+            job.future.set_exception(error or Refused("deadline_exceeded"))
         self._queue.remove_job(job)
 
     def _fill_lanes(self, *, fresh: bool = False) -> None:
@@ -285,7 +285,7 @@ class Batcher(Generic[Work, Result]):
         token_seconds = 1 / self.speed if len(jobs) > 1 else 0.0
         for job in jobs:
             if job.deadline <= now + min(job.tokens, job.cost) * token_seconds:
-                self._fail_job(job, DeadlinePassed())
+                self._fail_job(job)
 
     def _start_batch(self, most_tokens: int, lanes: list[int]) -> None:
         """Take a batch of at most `most_tokens` from the queue and start it in `lanes`."""

@@ -13,9 +13,9 @@ import time
 
 from service.engine.batcher import Batcher
 from service.engine.batches import RecordedBatches
-from service.engine.fair.queue import DeadlinePassed
 from service.engine.proof import Proof
 from service.observe.metrics import Metrics
+from service.refusals import Refused
 from service.settings import Settings
 from service.shapes.work import Result, Work
 
@@ -83,7 +83,7 @@ class Health:
             canary = [self._proof.canary]
             (result,), _ = await self._batcher.submit(canary, deadline)
             right = self._proof.is_right(result)
-        except DeadlinePassed:
+        except Refused:
             return  # another batch took all the time; raise_if_faulty checks whether that one hangs
         except Exception:
             logger.exception("canary failed")

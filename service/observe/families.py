@@ -5,7 +5,7 @@ Source of the names: Prometheus, "Metric and label naming".
 
 from typing import NamedTuple
 
-from service.refusals import REFUSALS
+from service.refusals import OVERLOADED, REFUSALS
 from service.shapes.record import NO_INPUT
 
 # Seconds of a request, each at most twice the one before, so that a p99 between two is wrong by at
@@ -41,7 +41,6 @@ KEY_SHED_REASONS = ("key_requests", "key_tokens", KEY_SHARE)  # by limits of a k
 # The reason by a refusal's code, where its record has none
 SHED_BY_CODE = {"deadline_exceeded": "deadline", "not_ready": "not_ready"}
 CLIENT_DEADLINE = "client_deadline"  # the client's deadline, shorter than the objective, passed
-OVERLOADED = "overloaded"  # code of a refusal for lack of room
 # Statuses counted as 0 before they first occur, since alerts take their rate
 PREINITIALIZED_STATUSES = (
     200,

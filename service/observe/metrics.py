@@ -24,7 +24,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from service.observe import families
-from service.refusals import CALLER_CODES
+from service.refusals import CALLER_CODES, OVERLOADED
 from service.shapes.record import STAGES, Record
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # media type of Prometheus text
@@ -387,7 +387,7 @@ class Metrics:
         elif code == "nonfinite_output":
             self._nonfinite.add()
         elif record.route not in families.PAGE_PATHS and (
-            code == families.OVERLOADED or code in families.SHED_BY_CODE
+            code == OVERLOADED or code in families.SHED_BY_CODE
         ):
             reason = record.shed or families.SHED_BY_CODE.get(code, families.SHED_REASONS[0])
             if reason == "deadline" and record.given_seconds < self._objective.seconds:

@@ -5,8 +5,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from service.memory import UNBOUNDED, Hold, Memory, NoRoom
-from service.refusals import Refused
+from service.memory import UNBOUNDED, Hold, Memory
 
 REQUEST_ID, TRACEPARENT = "x-request-id", "traceparent"  # headers that name a request
 
@@ -68,11 +67,7 @@ class Record:
         Raises:
             Refused: there is not as much memory.
         """
-        try:
-            self.hold.take(**sizes)
-        except NoRoom:
-            self.shed = "memory"
-            raise Refused("overloaded", retry_after=1) from None
+        self.hold.take(**sizes)
 
     def add_wait(self, seconds: float) -> None:
         """Count seconds that the request waited at the first gate, before it was read."""

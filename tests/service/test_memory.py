@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from service.cluster.ingress import HEAP_ENV, KERNEL_CACHE_ENV
-from service.memory import SMALL_BYTES, Hold, Memory, NoRoom
+from service.memory import SMALL_BYTES, Hold, Memory
+from service.refusals import Refused
 
 LIMIT = 7 * SMALL_BYTES
 MIB = 1024 * 1024
@@ -58,7 +59,7 @@ def test_all_kinds_of_all_requests_share_the_budget() -> None:
 
     one.take(bodies=3 * SMALL_BYTES)
     other.take(arrays=2 * SMALL_BYTES, answers=2 * SMALL_BYTES)
-    with pytest.raises(NoRoom):
+    with pytest.raises(Refused, match="overloaded"):
         one.take(bodies=SMALL_BYTES, arrays=2 * SMALL_BYTES + 1)
     one.take(bodies=2 * SMALL_BYTES, arrays=SMALL_BYTES)
     refused = dict(one.bytes)
@@ -77,7 +78,7 @@ def test_a_full_budget_lets_small_requests_in() -> None:
     small.take(bodies=SMALL_BYTES - 1)
     small.take(arrays=1)
 
-    with pytest.raises(NoRoom):
+    with pytest.raises(Refused, match="overloaded"):
         small.take(answers=1)
 
 

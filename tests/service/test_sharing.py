@@ -13,8 +13,8 @@ import pytest
 
 from service.edge.gate import Full, KeyGate
 from service.engine.batcher import Batcher
-from service.engine.fair.queue import Overloaded
 from service.keys import Limits
+from service.refusals import Refused
 
 LOOP_SECONDS = 0.0005  # to read a request, and to write its answer
 BATCH_SECONDS, TOKEN_SECONDS = 0.0082, 0.000152
@@ -88,7 +88,7 @@ class Service:
             await self.batcher.submit(works, began + 30, key)
             await self._step()
             self.seconds[name].append(self._loop.time() - began)
-        except (Full, Overloaded):
+        except (Full, Refused):
             self.refused[key] += 1
             await asyncio.sleep(AGAIN_SECONDS)
         finally:

@@ -16,6 +16,7 @@ from typing import Generic
 from service.engine.fair.line import TURN_TOKENS, JobLine
 from service.engine.fair.rotation import fits_fairly
 from service.keys import Limits
+from service.refusals import overloaded
 from service.shapes.job import Batch, Job, Result, Work
 
 # A batch may have this many times the tokens of its first request, so that a short request does not
@@ -25,24 +26,6 @@ BATCH_GROWTH = 8
 # a GPU up to what proof.py measures); up to CROWD_TOKENS a little, and each token takes 10 % less
 SMALL_TOKENS = 128
 CROWD_TOKENS = 256
-
-
-class Overloaded(Exception):
-    """The queue has no room for a request, or could not finish it by its deadline.
-
-    Args:
-        retry_after: seconds until the requests that wait now are done.
-        bound: the limit that was reached: queue_full, token_budget or deadline; key_requests or
-            key_tokens of its own key; share if most of the queue is its own key's.
-    """
-
-    def __init__(self, retry_after: float, bound: str) -> None:
-        super().__init__(retry_after, bound)
-        self.retry_after, self.bound = retry_after, bound
-
-
-class DeadlinePassed(Exception):
-    """A request's deadline passed before its works were done."""
 
 
 class JobQueue(Generic[Work, Result]):
@@ -94,7 +77,10 @@ class JobQueue(Generic[Work, Result]):
     def check_admission(
         self, tokens: int, cost: float, seconds: float, speed: float, key: str
     ) -> None:
-        """Raise Overloaded if a request would not be admitted now.
+        """Refuse a request that would not be admitted now.
+
+        The bound reached is queue_full, token_budget or deadline; key_requests or key_tokens of its
+        own key; share if most of the queue is its own key's.
 
         Args:
             tokens, cost: of the request; the cost in tokens of short sequences.
@@ -116,7 +102,7 @@ class JobQueue(Generic[Work, Result]):
             bound = "share" if self._has_most(line, key) else "deadline"
         else:
             return
-        raise Overloaded(self._tokens_ahead(line, 0.0) / speed, bound)
+        raise overloaded(bound, self._tokens_ahead(line, 0.0) / speed)
 
     def _find_reached_bound(self, line: JobLine[Work, Result], tokens: int, key: str) -> str | None:
         """Return which bound of the whole queue this many tokens would exceed; None: none."""

@@ -22,9 +22,9 @@ from service.cluster.choice import MODEL_HEADER, NAMES_HEADER
 from service.edge.door import Door
 from service.edge.forward import Forwarder
 from service.engine.batcher import Batcher
-from service.engine.fair.queue import Overloaded
 from service.observe.metrics import Metrics
 from service.page import site
+from service.refusals import Refused
 from service.replica import Replica
 from service.shapes.work import Result, Work
 from service.sources import load_settings
@@ -261,7 +261,7 @@ async def most_waiting(queue: Batcher[Any, Any], key: str) -> int:
                 queue.check_admission(1, 1.0, math.inf, key)
                 asked.append(asyncio.create_task(queue.submit(["a"], time.monotonic() + 60, key)))
                 await asyncio.sleep(0)
-        except Overloaded as overloaded:
+        except Refused as overloaded:
             assert overloaded.bound == "key_requests"
         for task in asked:
             task.cancel()

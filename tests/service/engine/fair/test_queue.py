@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 
 from service.engine.fair.line import OVERTAKING_TOKENS, TURN_TOKENS
-from service.engine.fair.queue import BATCH_GROWTH, CROWD_TOKENS, JobQueue, Overloaded
+from service.engine.fair.queue import BATCH_GROWTH, CROWD_TOKENS, JobQueue
 from service.keys import Limits
+from service.refusals import Refused
 from service.shapes.job import Job
 
 BATCH, LARGEST = 100, 400
@@ -187,6 +188,6 @@ def bound(queue: JobQueue[str, str], name: str) -> str | None:
     """The limit that a request of a key would break now."""
     try:
         queue.check_admission(1, 1.0, 1e9, 1.0, name)
-    except Overloaded as error:
+    except Refused as error:
         return error.bound
     return None
