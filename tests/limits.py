@@ -79,7 +79,7 @@ ROWS = (
     Row("READER_BYTES", "closed", "what a reader takes of an answer in a second, at least"),
     Row("PATIENCE_SECONDS", "closed", "lateness of a reader, in all", 10),
     Row("haproxy retries", "502 or 503 by HAProxy", "further replicas tried"),
-    Row("RAY_SERVE_HAPROXY_TUNE_BUFSIZE", "none is tried", "a request that can be sent again"),
+    Row("BUFFER_BYTES", "none is tried", "a request that can be sent again"),
     Row("RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S", "closed", "a client's silence"),
     Row("keep_alive_seconds", "the connection is closed"),
     Row("RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S", "504 by HAProxy", "a replica's silence"),
@@ -120,7 +120,7 @@ NO_LIMITS = {
     "HAPROXY_KEEP_ALIVE_S",  # keep_alive_seconds, as HAProxy is told
     "RAY_USAGE_STATS_ENABLED", "RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED",
     "RAY_SERVE_HAPROXY_METRICS_ENABLED",
-    "BUFFER_BYTES", "CLIENT_SECONDS", "RELOAD_SECONDS",  # these three are among the variables
+    "CLIENT_SECONDS", "RELOAD_SECONDS",  # these two are among the variables
     "ARRAY_BYTES", "BASE64_BYTES", "CHARACTER_BYTES", "COPY_BYTES", "COUNT_BYTES",
     "DOCUMENT_BYTES", "DOUBLE_SECONDS", "FACT_BYTES", "FRAME_BYTES", "GARBAGE_SECONDS",
     "HELD_ID_BYTES", "ID_BYTES", "MOST_GARBAGE_SECONDS",

@@ -57,6 +57,7 @@ DRAIN_SECONDS, SHUT_SECONDS = 30.0, 5.0  # Ray's minimum, and its last part with
 DRAIN_VARIABLE = "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S"  # in place of DRAIN_SECONDS
 DRAINING_FILE = "draining"  # a file next to the configuration, as old as the drain
 
+BUFFER_BYTES = 128 * 1024  # a request that fits can be replayed on another replica
 # How long an idle connection of a client is kept, in seconds; Ray has its own, for replicas too
 KEEP_ALIVE_VARIABLE, KEEP_ALIVE = "HAPROXY_KEEP_ALIVE_S", "65"
 # Where clients come, on one machine: Ray is told the loopback, so that replicas listen there alone.
@@ -77,7 +78,7 @@ OWN_DESCRIPTORS = 256
 # answers, and which paths belong to which application
 SETTING = re.compile(r"^    ((?:stats |timeout )?\S+) (\S+)", re.MULTILINE)
 RULE = re.compile(r"^    (?:acl (?:is|backend)_|http-request return .* if healthcheck).*", re.M)
-BIND = re.compile(r"^ +bind (\S*):(\d+)", re.MULTILINE)  # of Prometheus, clients, and the state
+BIND = re.compile(r"^ +bind (\S*):(\d+)", re.MULTILINE)  # of Prometheus, clients, and others
 
 
 def render(config: str, folder: Path) -> str:
@@ -92,7 +93,7 @@ def render(config: str, folder: Path) -> str:
     """
     sections = choice.read_sections(config)
     backends = choice.read_backends(sections)
-    (_, metrics_port), (host, port), *_, (_, stats_port) = BIND.findall(config)
+    (_, metrics_port), (host, port), *_ = BIND.findall(config)
     host = os.environ.get(HOST_VARIABLE) or host
     pause = seconds_until_closed(config, folder / DRAINING_FILE)
     found = SETTING.findall(sections["global"] + sections["defaults"])
@@ -103,12 +104,12 @@ def render(config: str, folder: Path) -> str:
         | bound_connections(int(settings["maxconn"]), max_descriptors())
         | choice.choose_model(backends, folder),
         here=TEMPLATE.parent,
+        buffer_bytes=BUFFER_BYTES,
         drains=int(pause is not None),
         pause=pause,
         keep_alive=f"{os.environ.get(KEEP_ALIVE_VARIABLE) or KEEP_ALIVE}s",
         metrics_host=os.environ.get(METRICS_HOST_VARIABLE) or "127.0.0.1",
         metrics_port=metrics_port,
-        stats_port=stats_port,
         tls=os.environ.get(TLS_VARIABLE) or "",
         # `::` is every address of both kinds, also where the kernel has bindv6only
         clients=f"{host}:{port}{' v4v6' if host == '::' else ''}",

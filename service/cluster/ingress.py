@@ -17,13 +17,12 @@ import sys
 from pathlib import Path
 
 from service.cluster import haproxy, network, tls
-from service.settings import KIB, MIB, Settings
+from service.settings import MIB, Settings
 
 # Requests a replica may hold beyond those waiting in our queue: running ones, probes and scrapes.
 # With room to spare, the refusal of a full queue is always ours, never Ray's.
 SPARE_REQUESTS = 256
 
-BUFFER_BYTES = 128 * KIB  # a request that fits can be replayed on another replica
 CLIENT_SECONDS = 65  # how long a client may be silent within a request or an answer
 RELOAD_SECONDS = 120  # Ray's own: how long an HAProxy replaced by a reload may finish answers
 
@@ -111,7 +110,6 @@ def common_variables(settings: Settings) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",  # no call home
         HAPROXY_ENABLED: "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # with HAProxy only: see docs/decisions/0015
-        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
         # HAProxy accepts nothing when full, not even /live: it must not fill before our queues.
         HAPROXY_MAXCONN: str(
             max_ongoing_requests(settings) * settings.machine_replicas + SPARE_REQUESTS
@@ -168,16 +166,13 @@ def own_ray_variables(settings: Settings, block: int, run: Path, cores: int) -> 
         "RAY_raylet_client_num_connect_attempts": "500",
         **INTERVAL_ENV,
         "RAY_SERVE_HAPROXY_NBTHREAD": str(min(2, cores)),  # the cores belong to the model
-        "RAY_SERVE_HAPROXY_LOG_TARGET": "stderr",  # a file in the private directory
         PROGRAM: str(haproxy_wrapper(run)),
         haproxy.HOST_VARIABLE: settings.host,
         **({haproxy.TLS_VARIABLE: str(run / tls.PEM_NAME)} if settings.tls_cert else {}),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(directory / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(directory / "admin"),
-        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(directory / "metrics"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(directory),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(directory / "state"),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(block + network.STATS),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(block + network.METRICS),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(block + network.REPLICAS),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(block + network.BLOCK),

@@ -17,7 +17,7 @@ from service.settings import Settings
 # Ports of one service: a block of its own, below the range from which the kernel takes the
 # ports of outgoing connections. The first port of a block stands for the whole.
 BLOCKS, BLOCK = range(20_000, 32_000, 1_000), 1_000
-STATS, METRICS, REPLICAS = 1, 2, 10  # offsets in a block
+METRICS, REPLICAS = 1, 10  # offsets in a block
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")  # names of this machine for itself
 REPLICA_HOST = "127.0.0.1"  # where HAProxy finds the replicas of its own machine

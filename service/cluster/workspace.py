@@ -9,7 +9,7 @@ writes: the input ends when the service does, however it ends, SIGKILL included.
 leave HAProxy holding its port.
 
 A process belongs to the service if the directory's name is in its environment; or, since Ray's
-processes overwrite their environment with their title, if it has that title and a file open there.
+processes overwrite their environment with their title, if it has none left and a file open there.
 
 Only the standard library is imported, so that the sweeper starts at once.
 """
@@ -94,12 +94,12 @@ def redirect_output(log: Path) -> Iterator[None]:
 def belongs_to_service(process: Path, directory: str) -> bool:
     """Tell whether a process, given by its folder in /proc, is the service's."""
     try:
-        if directory.encode() in (process / "environ").read_bytes():
-            return True
-        if not (process / "cmdline").read_bytes().startswith(b"ray::"):
-            return False
-        return any(
-            os.readlink(link).startswith(directory + "/") for link in (process / "fd").iterdir()
+        environment = (process / "environ").read_bytes()
+        return directory.encode() in environment or (
+            b"=" not in environment
+            and any(
+                os.readlink(link).startswith(directory + "/") for link in (process / "fd").iterdir()
+            )
         )
     except OSError:
         return False  # gone meanwhile, or another user's

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
@@ -58,29 +58,27 @@ def with_replicas(settings: Settings, replicas: int | None) -> Settings:
     return settings.model_copy(update={"replicas": replicas})
 
 
-def refuse_overrides(settings: Settings, config: Any) -> None:
+def refuse_overrides(settings: Settings, options: Mapping[str, Any]) -> None:
     """Check that a Serve configuration does not set what `args` decide.
 
     Args:
-        config: Ray's options of the deployment, from that configuration.
+        options: of the deployment, that the configuration has.
 
     Raises:
         StartFailed: it says something that would override `args`, or be ignored.
     """
+    most, least = ingress.max_ongoing_requests(settings), ingress.shutdown_seconds(settings)
     for name in ("max_ongoing_requests", "max_queued_requests"):
-        if getattr(config, name) != ingress.max_ongoing_requests(settings):
+        if options.get(name, most) != most:
             raise StartFailed(f"{name}: leave it out; max_waiting_requests in args decides it")
-    least = ingress.shutdown_seconds(settings)
-    if config.graceful_shutdown_timeout_s < least:
+    if options.get("graceful_shutdown_timeout_s", least) < least:
         raise StartFailed(f"graceful_shutdown_timeout_s: write at least {least:g}, or leave it out")
-    autoscaling, options = config.autoscaling_config, config.user_configured_option_names
-    if settings.max_replicas is None:
-        if autoscaling is not None:
-            raise StartFailed(f"not {AUTOSCALING_OPTION} but min_replicas and max_replicas in args")
-    elif autoscaling is None or autoscaling.policy != autoscaling_config(settings).policy:
-        raise StartFailed(f"max_replicas: leave {AUTOSCALING_OPTION} out of the deployment")
-    elif "num_replicas" in options:
-        raise StartFailed("max_replicas: leave num_replicas out of the deployment")
+    scales = options.get(AUTOSCALING_OPTION) or options.get("num_replicas") == "auto"
+    if settings.max_replicas is None and scales:
+        raise StartFailed(f"not {AUTOSCALING_OPTION} but min_replicas and max_replicas in args")
+    for name in (AUTOSCALING_OPTION, "num_replicas"):
+        if settings.max_replicas is not None and name in options:
+            raise StartFailed(f"max_replicas: leave {name} out of the deployment")
 
 
 class ReplicaLoad:

@@ -146,13 +146,15 @@ CHECKS: Checks = {
 
 
 def probe_nodes(
-    config: Settings, args: Settings, deployment: str, defaults: Mapping[str, Any]
+    config: Settings,
+    deployed: Sequence[tuple[Mapping[str, Any], int]],
+    defaults: Mapping[str, Any],
 ) -> None:
     """Ask each node that may host a replica whether it could; without a Ray, do nothing.
 
     Args:
         config: the settings of the new replica.
-        args: what its file says of them, by which the application is found.
+        deployed: its deployments, as `find_deployments` returns them.
         defaults: the deployment's options where the file has none.
 
     Raises:
@@ -160,7 +162,7 @@ def probe_nodes(
     """
     if not ray.is_initialized():
         return
-    for file, running in _find_deployments(args, deployment) or [({}, 0)]:
+    for file, running in deployed or [({}, 0)]:
         options = {**defaults, **file}
         actor = options["ray_actor_options"] or {}
         nodes = [node for node in read_cluster("").nodes if can_host(node, actor)]
@@ -221,7 +223,7 @@ def refuse_faults(nodes: Mapping[str, "NodeReport"], *, overlapping: bool) -> No
         raise StartFailed("; ".join(faults))
 
 
-def _find_deployments(args: Settings, deployment: str) -> list[tuple[Mapping[str, Any], int]]:
+def find_deployments(args: Settings, deployment: str) -> list[tuple[Mapping[str, Any], int]]:
     """Find the deployment in each application whose file says the same in args.
 
     Returns:

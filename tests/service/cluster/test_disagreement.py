@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.cluster.ingress import BUFFER_BYTES
+from service.cluster.haproxy import BUFFER_BYTES
 from service.encode.names import find_name
 from tests.several_models import EMBEDDER, FIRST, LARGE, RERANKER, Address
 

@@ -117,16 +117,15 @@ def test_connections_have_a_bound_and_probes_a_reserve_beyond_it() -> None:
 
 def test_haproxy_has_what_ray_was_told(rendered: Any) -> None:
     """Ports, files and limits; what is not rotated has a line for what is wrong alone."""
-    told = {"metrics_port": 1, "stats_port": 2, "nbthread": 3, "bufsize": 4, "hard_stop_after_s": 5}
+    told = {"metrics_port": 1, "nbthread": 3, "hard_stop_after_s": 5}
     seconds = {"timeout_connect_s": 6, "timeout_client_s": 7, "timeout_server_s": 8}
     lines = [line.strip() for line in rendered(socket_path="/a", **told, **seconds).splitlines()]
 
     assert {
         "bind 127.0.0.1:8000",
         "bind 127.0.0.1:1",
-        "bind 127.0.0.1:2",
         "nbthread 3",
-        "tune.bufsize 4",
+        "tune.bufsize 131072",
         "hard-stop-after 5s",
         "timeout connect 6s",
         "timeout client 7s",
@@ -140,12 +139,12 @@ def test_haproxy_has_what_ray_was_told(rendered: Any) -> None:
 def test_variables_say_where_prometheus_comes_and_how_long_idle_connections_are_kept(
     rendered: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page of HAProxy's state stays where it is."""
+    """What Ray was told of them does not count."""
     monkeypatch.setenv(haproxy.METRICS_HOST_VARIABLE, "0.0.0.0")
     monkeypatch.setenv(haproxy.KEEP_ALIVE_VARIABLE, "620")
-    config = rendered(metrics_port=9101, stats_port=8404)
+    config = rendered(metrics_port=9101)
 
-    assert "bind 0.0.0.0:9101\n" in config and "bind 127.0.0.1:8404\n" in config
+    assert "bind 0.0.0.0:9101\n" in config
     assert "timeout http-keep-alive 620s\n" in config
 
 

@@ -41,6 +41,22 @@ def test_what_carries_the_directory_in_its_environment_is_ended(directory: Path)
         assert not directory.exists()
 
 
+def test_what_has_no_environment_left_is_known_by_its_open_files(directory: Path) -> None:
+    """As Ray's processes, whose title overwrites theirs; who reads a log there is left alone."""
+    (directory / "log").touch()
+    with (directory / "log").open() as log:
+        ours, reader = (
+            subprocess.Popen(["sleep", "60"], env=environment, stdin=log)
+            for environment in ({}, {"PLACE": "/elsewhere"})
+        )
+        with ours, reader:
+            workspace.sweep(str(directory))
+
+            assert ours.wait(5) < 0
+            assert reader.poll() is None
+            reader.kill()
+
+
 def test_the_logs_of_the_last_five_runs_are_kept(tmp_path: Path) -> None:
     """One whose Ray failed early has the driver's alone; an older one goes."""
     kept = tmp_path / "kept"

@@ -4,7 +4,6 @@ import asyncio
 import pickle
 import time
 import warnings
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -12,8 +11,6 @@ import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # importing Ray warns of Ray's own age
-    from ray.serve.config import AutoscalingConfig
-
     from service.fleet import bounds, policy
     from service.fleet.bounds import ReplicaLoad
 from service.cluster.progress import StartFailed
@@ -43,41 +40,34 @@ def test_bounds_delays_and_our_policy_are_what_ray_gets() -> None:
     assert found.__globals__["HIGH"] == policy.HIGH
 
 
-def said(scales: Any, *options: str, **others: float) -> Any:
-    """Ray's deployment as a Serve configuration made it."""
-    queues = {name: 768 for name in ("max_ongoing_requests", "max_queued_requests")}
-    ours = {**queues, "graceful_shutdown_timeout_s": 35.0, **others}
-    return SimpleNamespace(
-        autoscaling_config=scales, user_configured_option_names=set(options), **ours
-    )
+TWICE = "max_replicas: leave autoscaling_config out of the deployment"
 
 
 @pytest.mark.parametrize(
-    ("settings", "config", "line"),
+    ("settings", "options", "line"),
     [
         (
             Settings(),
-            said(AutoscalingConfig(max_replicas=3), "autoscaling_config"),
+            {"autoscaling_config": {"max_replicas": 3}},
             "not autoscaling_config but min_replicas and max_replicas in args",
         ),
         (
-            SCALED,
-            said(AutoscalingConfig(max_replicas=3), "autoscaling_config"),
-            "max_replicas: leave autoscaling_config out of the deployment",
+            Settings(),
+            {"num_replicas": "auto"},
+            "not autoscaling_config but min_replicas and max_replicas in args",
         ),
-        (SCALED, said(None), "max_replicas: leave autoscaling_config out of the deployment"),
-        (
-            SCALED,
-            said(bounds.autoscaling_config(SCALED), "num_replicas"),
-            "max_replicas: leave num_replicas out of the deployment",
-        ),
+        (SCALED, {"autoscaling_config": {"max_replicas": 3}}, TWICE),
+        (SCALED, {"autoscaling_config": None}, TWICE),
+        (SCALED, {"num_replicas": 3}, "max_replicas: leave num_replicas out of the deployment"),
     ],
-    ids=["without our policy", "before our policy", "switched off", "ignored"],
+    ids=["without our policy", "by Ray's policy", "before our policy", "switched off", "ignored"],
 )
-def test_a_file_that_says_it_twice_is_refused(settings: Settings, config: Any, line: str) -> None:
+def test_a_file_that_says_it_twice_is_refused(
+    settings: Settings, options: dict[str, Any], line: str
+) -> None:
     """Ray would let the deployment's own go first, or ignore it, without a word."""
     with pytest.raises(StartFailed, match=f"^{line}$"):
-        bounds.refuse_overrides(settings, config)
+        bounds.refuse_overrides(settings, options)
 
 
 @pytest.mark.parametrize(
@@ -91,13 +81,13 @@ def test_a_file_that_says_it_twice_is_refused(settings: Settings, config: Any, l
 def test_what_would_cut_requests_off_is_refused(name: str, value: float, line: str) -> None:
     """Ray would refuse them in its own words, or end their replica first."""
     with pytest.raises(StartFailed, match=f"^{name}: {line}$"):
-        bounds.refuse_overrides(Settings(), said(None, **{name: value}))
+        bounds.refuse_overrides(Settings(), {name: value})
 
 
 def test_what_is_said_once_is_taken() -> None:
     """In args alone, or as the deployment's number."""
-    bounds.refuse_overrides(SCALED, said(bounds.autoscaling_config(SCALED), "autoscaling_config"))
-    bounds.refuse_overrides(Settings(), said(None, "num_replicas"))
+    bounds.refuse_overrides(SCALED, {"max_ongoing_requests": 768})
+    bounds.refuse_overrides(Settings(), {"num_replicas": 2, "graceful_shutdown_timeout_s": 35})
 
 
 @pytest.mark.parametrize(

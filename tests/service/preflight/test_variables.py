@@ -24,19 +24,19 @@ def test_each_difference_of_a_cluster_is_named() -> None:
     """With what it is and what it must be."""
     promised = ingress.common_variables(Settings())
     actual = promised | {
-        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "16384",
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "3600",
         "RAY_SERVE_HAPROXY_BINARY_PATH": "/usr/sbin/haproxy",
         "RAY_SERVE_HAPROXY_MAXCONN": "1023",
     }
     del actual["RAY_SERVE_HAPROXY_METRICS_ENABLED"]
 
     assert set(map(str, variables.find_differences(promised, actual))) == {
-        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE: is '16384'; must be 131072",
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S: is '3600'; must be 65",
         "RAY_SERVE_HAPROXY_METRICS_ENABLED: is not set; must be 0",
         "RAY_SERVE_HAPROXY_BINARY_PATH: is '/usr/sbin/haproxy'; must be headlight-haproxy",
         "RAY_SERVE_HAPROXY_MAXCONN: is '1023'; must be at least 1024",
     }
-    with pytest.raises(StartFailed, match="^this cluster cannot serve: .*BUFSIZE"):
+    with pytest.raises(StartFailed, match="^this cluster cannot serve: .*CLIENT_S"):
         variables.require_variables(Settings(), actual)
 
 
