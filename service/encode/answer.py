@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from service.refusals import Refused
 from service.shapes.answer import PIECE_BYTES, AnswerItem, Array, Each, Encoded, Records
 from service.shapes.call import Turn
 
@@ -37,22 +38,12 @@ HELD_MARK = b"\0"
 HELD_PLACE = orjson.Fragment(HELD_MARK)
 
 
-class NotFinite(Exception):
-    """A number is too large for the dtype of the answer."""
-
-
-def cast_array(array: Array, dtype: str) -> Array:
-    """Return a float32 array as float32 or float16.
-
-    Raises:
-        NotFinite: a number is too large for float16.
-    """
-    if dtype == "float32":
-        return array
+def cast_half(array: Array, layer: int) -> Array:
+    """Return a float32 array of hidden state `layer` as float16; refuse what overflows."""
     with np.errstate(over="ignore"):  # too large a number becomes infinity, which is refused
         half = array.astype(np.float16)
     if np.isinf(half).any():
-        raise NotFinite
+        raise Refused("nonfinite_output", layer=layer, dtype="float16")
     return half
 
 

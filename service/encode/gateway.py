@@ -43,7 +43,7 @@ from service.shapes.price import Price
 from service.shapes.record import Record
 from service.shapes.side import Side
 from service.shapes.spans import MOST_SPANS
-from service.shapes.step import Question, Step
+from service.shapes.step import Plan, Question, Step
 from service.shapes.work import Work
 
 # Makes the question of an Ask, the first argument
@@ -56,7 +56,6 @@ class ResolvedRequest(NamedTuple):
 
     ask: Ask
     question: Question  # answers it
-    sides: Sequence[Side]  # texts to read, by how they are read
     texts: Texts  # inputs of all sides
     edited: bool  # whether it gates or patches heads
     space: str | None  # name of the space of its vectors; None if they are of none
@@ -69,8 +68,7 @@ class PreparedRequest(NamedTuple):
 
     works: Sequence[Work]  # one for each of its inputs
     tokens: int  # of these works
-    step: Step  # what to run, and what follows
-    price: Price  # memory that its answer takes
+    plan: Plan  # what to run, what follows, and what the answer takes
     held: int  # bytes of memory of its inputs and works, which replace those of its body
 
 
@@ -135,15 +133,16 @@ class Gateway:
         await give_turn(len(resolved.texts))
         unread_bytes = estimate_held(resolved.texts) if queued else 0
         with self._admission.reading(tokens, queued, unread_bytes, deadline, record):
-            works, tokens, step, price, held = await self._prepare(resolved)
-        timing = await self._admission.run(step, deadline, record, price, inputs=held)
+            works, tokens, plan, held = await self._prepare(resolved)
+        sides = resolved.question.sides
+        timing = await self._admission.run(plan.step, deadline, record, plan.price, inputs=held)
         await give_turn(len(works))
-        items = await resolved.question.make_items(deadline)
-        preamble = self._identities[resolved.sides[-1].adapter].preamble(ask.number_format)
+        items = await plan.make_items()
+        preamble = self._identities[sides[-1].adapter].preamble(ask.number_format)
         if resolved.space is not None:
             preamble["space"] = resolved.space
         await give_turn(len(works))
-        usage = _request_usage(tokens, price, timing, works, resolved.sides)
+        usage = _request_usage(tokens, plan.price, timing, works, sides)
         await give_turn(len(works))
         return Encoded(preamble, items, usage)
 
@@ -160,7 +159,7 @@ class Gateway:
         Args, Raises: as `encode`; a refusal of `admission.run` is returned instead of raised.
         """
         resolved = await self._resolve(ask, deadline, record, custom, expected)
-        _, tokens, step, price, _ = await self._prepare(resolved)
+        _, tokens, (step, price, _), _ = await self._prepare(resolved)
         await give_turn(record.sequences)
         cost = {
             "tokens": tokens,
@@ -196,7 +195,7 @@ class Gateway:
         """
         await give_turn(len(texts := ask.texts()))
         record.input, question = _input_kind(texts), self.question(ask, custom)
-        sides = question.sides()
+        sides = question.sides
         side = sides[-1]
         texts = side.inputs if len(sides) == 1 else [text for each in sides for text in each.inputs]
         items = numbered_items(texts)
@@ -207,7 +206,7 @@ class Gateway:
         space = self._spaces.of(side, edited) if side.vectors else None
         if side.adapter:
             record.weights = self.resolver.model.adapters[side.adapter].digest
-        return ResolvedRequest(ask, question, sides, texts, edited, space, deadline, record)
+        return ResolvedRequest(ask, question, texts, edited, space, deadline, record)
 
     def _check_sizes(self, texts: Texts, items: Sequence[tuple[int, InputItem]]) -> None:
         """Refuse a request with no input, or with too many inputs, token ids or spans.
@@ -237,8 +236,8 @@ class Gateway:
         Raises:
             Refused: an input cannot be read, or the request has too many tokens.
         """
-        ask, question, sides, texts, edited, _, deadline, record = resolved
-        changes = Interventions(self._config)
+        ask, question, texts, edited, _, deadline, record = resolved
+        sides, changes = question.sides, Interventions(self._config)
         await give_turn(len(texts))
         if edited:
             changes = await Interventions.of(ask.gates, sides, self._config)
@@ -260,18 +259,16 @@ class Gateway:
                 changes.common.apply(work)
             return gated
 
-        step = changes.ordered(
-            await question.plan(works, read_gated, deadline, record), self.resolver
-        )
+        plan = await question.plan(works, read_gated, deadline, record)
+        plan = plan._replace(step=(step := changes.ordered(plan.step, self.resolver)))
         record.inputs, record.sequences = len(works), step.sequences
         await give_turn(record.sequences)
         record.tokens = step.tokens
         await give_turn(record.sequences)
         self._estimate.learn(texts, works)
         await give_turn(len(works))
-        price = question.price(step)
-        await give_turn(record.sequences)
-        return PreparedRequest(works, tokens, step, price, estimate_held(texts, works))
+        plan.price.made += step.held
+        return PreparedRequest(works, tokens, plan, estimate_held(texts, works))
 
 
 def _input_kind(texts: Texts) -> str:

@@ -41,19 +41,37 @@ class Step(NamedTuple):
         return len(self.works) + sum(count for _, count in self.follow)
 
 
-ReadSide = Callable[[Side], Awaitable[list[Work]]]  # reads a side to works, one for each text
+Read = Callable[[Side], Awaitable[list[Work]]]  # reads a side to works, one for each text
+
+
+class Plan(NamedTuple):
+    """How a request that was read is run, priced and answered: from a question to the gateway.
+
+    Args:
+        step: the first step, which leads to the others.
+        price: bytes of memory that the answer takes, besides those that the step holds.
+        make_items: returns the answer's items, in their order, once the works have their results.
+    """
+
+    step: Step
+    price: Price
+    make_items: Callable[[], Awaitable[Iterable[AnswerItem]]]
 
 
 class Question(Protocol):
-    """One request: how it is read, run and answered, in this order; Ask says how it is written."""
+    """One request: how it is read, then run and answered; Ask says how it is written.
 
-    def sides(self) -> Sequence[Side]:
-        """Return the sides to read; raises Refused for what this model lacks."""
+    It is made of the request, or raises Refused for what this model lacks. What follows from its
+    texts stands in its plan alone.
 
-    async def plan(
-        self, works: list[Work], read: ReadSide, deadline: float, record: Record
-    ) -> Step:
-        """Return the first step, which leads to the others.
+    Attributes:
+        sides: the sides to read.
+    """
+
+    sides: Sequence[Side]
+
+    async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Plan:
+        """Return what is done with the works.
 
         Args:
             works: of all sides, in their order.
@@ -61,9 +79,3 @@ class Question(Protocol):
             deadline: when the answer must be ready, on time.monotonic's clock.
             record: of the request, to which what is read on the way is added.
         """
-
-    def price(self, step: Step) -> Price:
-        """Return the bytes of memory that the answer will take, by its parts."""
-
-    async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
-        """Return the answer's items, in their order; called when the works have their results."""

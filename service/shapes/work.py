@@ -92,6 +92,11 @@ class Work:
         """Tell whether the sequence was truncated."""
         return len(self) < self.length
 
+    @property
+    def shown(self) -> dict[str, Any]:
+        """Return the fields of its text in an answer: its tokens, and whether it was cut."""
+        return {**self.facts, "truncated": self.truncated, "length": self.length}
+
     def __len__(self) -> int:
         """Return the number of tokens."""
         sequence = self.sequence  # len(sequence) would take twice as many calls

@@ -27,7 +27,7 @@ from service.shapes.outputs import Entailment
 from service.shapes.price import Price
 from service.shapes.record import Record
 from service.shapes.side import Side
-from service.shapes.step import ReadSide, Step
+from service.shapes.step import Plan, Read, Step
 from service.shapes.work import Work
 from service.wording.words import Loc, count_noun
 
@@ -38,57 +38,41 @@ class Classification:
     def __init__(
         self, ask: ZeroShotRequest, custom: Custom, resolver: Resolver, workers: Workers
     ) -> None:
-        self._ask, self._custom, self._resolver = ask, custom, resolver
-        self._works: Sequence[Work] = ()
-
-    def sides(self) -> Sequence[Side]:
-        """Return the pairs of each text with each label's hypothesis."""
-        ask, resolve, labels = self._ask, self._resolver, len(self._ask.labels)
-        _check_sizes(ask, resolve.most_sequences, resolve.most_json)
+        self._ask, self._layout, labels = ask, custom.layout, len(ask.labels)
+        _check_sizes(ask, resolver.most_sequences, resolver.most_json)
 
         def at(number: int, *field: str | int) -> Loc:
             """Return the place in the request of a pair's text, or of its label ("pair")."""
             text, label = divmod(number, labels)
             return ("labels", label) if field == ("pair",) else ("inputs", text)
 
-        adapter, tasks = resolve.adapter(ask.model), resolve.tasks((Entailment(),))
+        adapter, tasks = resolver.adapter(ask.model), resolver.tasks((Entailment(),))
         hypotheses = [ask.hypothesis_template.replace(LABEL_HOLE, label) for label in ask.labels]
         side = Side(
             [(text, hypothesis) for text in ask.inputs for hypothesis in hypotheses],
-            replace(resolve.outputs(False), task_heads=tuple([task.head for task in tasks])),
+            replace(resolver.outputs(False), task_heads=tuple([task.head for task in tasks])),
             at,
-            cut=resolve.cut(ask.truncate),
+            cut=resolver.cut(ask.truncate),
             adapter=adapter,
             documents=Documents(whole=True),
             tasks=tasks,
             each=labels,
         )
-        return (side,)
+        self.sides: Sequence[Side] = (side,)
 
-    async def plan(
-        self, works: list[Work], read: ReadSide, deadline: float, record: Record
-    ) -> Step:
-        """Return the only step: the pairs of all texts with all labels."""
-        self._works = works
-        return Step(works)
-
-    def price(self, step: Step) -> Price:
-        """Return the bytes of memory of the answer, labels and scores, and of the pairs' logits."""
-        works, labels = self._works, self._ask.labels
-        bytes_per_text = sum(SINGLE + len(label.encode()) for label in labels)
-        heads, lengths = works[0].outputs.task_heads, Counter(map(len, works))
+    async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Plan:
+        """Return the only step, the pairs of all texts with all labels; an item is of a text."""
+        labels, heads = self._ask.labels, works[0].outputs.task_heads
+        of_texts = [works[i : i + len(labels)] for i in range(0, len(works), len(labels))]
+        lengths = Counter(map(len, works))
         held = sum(n * head.count_bytes(tokens) for head in heads for tokens, n in lengths.items())
-        return Price(
-            {"task": bytes_per_text * len(works) // len(labels)}, self._custom.layout, held
-        )
+        size = len(of_texts) * sum(SINGLE + len(label.encode()) for label in labels)
 
-    async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
-        """Return an item for each text: its labels with their scores, best first."""
-        works, labels = self._works, len(self._ask.labels)
-        return (
-            _rank_labels(self._ask, works[first : first + labels])
-            for first in range(0, len(works), labels)
-        )
+        async def make_items() -> Iterable[AnswerItem]:
+            """Return an item for each text: its labels with their scores, best first."""
+            return (_rank_labels(self._ask, pairs) for pairs in of_texts)
+
+        return Plan(Step(works), Price({"task": size}, self._layout, held), make_items)
 
 
 def _rank_labels(ask: ZeroShotRequest, works: Sequence[Work]) -> AnswerItem:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,17 +17,17 @@ from service.encode.resolver import Resolver
 from service.encode.selection import select_attention
 from service.encode.swept import Copies
 from service.encode.worker import Workers
-from service.engine.fair.turns import in_turns
+from service.engine.fair.turns import give_turn, in_turns
 from service.questions.encode import EncodeRequest, maps, why
 from service.refusals import Refused
-from service.shapes.answer import AnswerItem, Array, TaskAnswer
+from service.shapes.answer import AnswerItem, Array
 from service.shapes.ask import Custom
-from service.shapes.inputs import Attention, numbered_items, sweep_of
+from service.shapes.inputs import numbered_items, sweep_of
 from service.shapes.outputs import Rerank, Wanted
 from service.shapes.price import Layout, Part, Price
 from service.shapes.record import Record
 from service.shapes.side import Side
-from service.shapes.step import ReadSide, Step
+from service.shapes.step import Plan, Read, Step
 from service.shapes.work import Work
 
 INPUT_ARRAYS = 3  # arrays of an input, besides hidden states: its vector, its tokens', its spans'
@@ -51,86 +51,77 @@ class Encode:
         self, ask: EncodeRequest, custom: Custom, resolver: Resolver, workers: Workers
     ) -> None:
         self._ask, self._custom, self._resolver = ask, custom, resolver
-        self._config = resolver.model.config
-        self._works: Sequence[Work] = ()
-        self._spans: Mapping[int, Sequence[Span]] = {}
-        self._copies: Copies | None = None
-        self._explained: Sequence[Sequence[Work]] = ()  # of each input, what explains its scores
+        adapter = resolver.adapter(ask.model, ask.task)
+        outputs, attention = resolver.outputs(ask.pooled, ask.tokens, ask.layers), ask.attention
         self._heads: Heads = {}
-
-    def sides(self) -> Sequence[Side]:
-        """Return the inputs, as one side with all outputs that are asked for."""
-        ask, custom, resolve = self._ask, self._custom, self._resolver
-        adapter = resolve.adapter(ask.model, ask.task)
-        outputs = resolve.outputs(ask.pooled, ask.tokens, ask.layers)
-        if ask.attention:
-            self._heads = resolve.heads(ask.attention, "attention")
-            self._check_why(ask.attention)
+        if attention:
+            self._heads = resolver.heads(attention, "attention")
+            _check_why(ask)
         wanted: Sequence[Wanted] = (Rerank(),) if custom.rerank else ask.wanted
-        self._tasks = tasks = resolve.tasks(wanted)
-        if tasks:
+        if tasks := resolver.tasks(wanted):
             outputs = replace(outputs, task_heads=tuple([task.head for task in tasks]))
+        self._copies: Copies | None = None
         if sweep := sweep_of(ask.sweep):
-            self._copies = Copies(sweep, outputs, len(ask.inputs), resolve, tokens=False)
-        self._has_spans = any([item.spans for _, item in numbered_items(ask.inputs)])
-        self._shows_tokens = bool(ask.tokens or ask.layers or ask.attention)
+            self._copies = Copies(sweep, outputs, len(ask.inputs), resolver, tokens=False)
+        located = any([item.spans for _, item in numbered_items(ask.inputs)])
+        shows_tokens = bool(located or ask.tokens or ask.layers or attention)
+        # vectors alone, which is the usual request, are priced fast
+        self._is_plain = not (shows_tokens or tasks or self._copies)
         self._side = Side(
             ask.inputs,
             outputs,
-            cut=resolve.cut(custom.truncate or ask.truncate, custom.usual),
+            cut=resolver.cut(custom.truncate or ask.truncate, custom.usual),
             most=custom.most,
             counted=custom.counted,
-            facts=self._has_spans or self._shows_tokens or any([task.shows for task in tasks]),
+            facts=shows_tokens or any([task.shows for task in tasks]),
             prompt_name=ask.prompt_name,
             prompt=custom.prompt,
             instruction=custom.instruction,
             adapter=adapter,
-            role=resolve.role(wanted, ask.role),
+            role=resolver.role(wanted, ask.role),
             documents=custom.documents,
             tasks=tasks,
             vectors=bool(ask.pooled or ask.tokens),
         )
-        return (self._side,)
+        self.sides: Sequence[Side] = (self._side,)
 
-    async def plan(
-        self, works: list[Work], read: ReadSide, deadline: float, record: Record
-    ) -> Step:
-        """Return the step of all works, with spans and heads located; a sweep's may follow it."""
-        self._works, attention = works, self._ask.attention
-        if self._custom.layout.padded:
-            self._resolver.check_tokens(len(works) * max(map(len, works)))
-        if self._has_spans:
-            self._spans = await self._locate_spans(works)
+    async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Plan:
+        """Return the step of all works; a sweep's may follow it. Items are made as they are read.
+
+        Raises:
+            Refused: a span or a row is none of its text, or it takes too many tokens.
+        """
+        resolver, layout, attention = self._resolver, self._custom.layout, self._ask.attention
+        if layout.padded:
+            resolver.check_tokens(len(works) * max(map(len, works)))
+        spans = {} if self._is_plain else await self._locate_spans(works)
         if attention:
-            await select_attention(
-                attention, self._heads, works, self._side.at, self._resolver.model.tokenizer
-            )
-        async for index, located in in_turns(self._spans.items()):
+            at, tokenizer = self._side.at, resolver.model.tokenizer
+            await select_attention(attention, self._heads, works, at, tokenizer)
+        async for index, located in in_turns(spans.items()):
             parts = Parts([span.tokens for span in located], self._span_pooling)
             works[index].outputs = works[index].outputs.asking(parts)
+        step, tiles = Step(works), None
         if attention and attention.form == "why":
-            self._explained, step = await why.carry_scores(works, self._resolver)
-            return step
-        return await self._copies.step(works) if self._copies else Step(works)
+            tiles, step = await why.carry_scores(works, resolver)
+        elif self._copies:
+            step = await self._copies.step(works)
 
-    def price(self, step: Step) -> Price:
-        """Return the bytes of memory of the answer; that of vectors alone, the usual one, fast."""
-        layout, works = self._custom.layout, self._works
-        size = number_bytes(self._ask.dtype)
-        if not (self._shows_tokens or self._tasks or self._spans or self._copies):
-            vectors = len(works) * _count_numbers(self._side.outputs.pooling, self._config.width)
-            return Price({"pooled": size * vectors}, layout, step.held, len(works))
-        return weigh_answer(works, self._config, layout, size, step.held)
+        async def make_items() -> Iterable[AnswerItem]:
+            """Return an item for each input, computed when it is read."""
+            return (
+                self._make_item(index, work, spans.get(index), tiles[index] if tiles else None)
+                for index, work in enumerate(works)
+            )
 
-    async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
-        """Return an item for each input, computed when it is read."""
-        return map(self._make_item, range(len(self._works)))
-
-    def _check_why(self, attention: Attention) -> None:
-        """Refuse to explain scores of a pass that takes values from another one."""
-        patched = any(item.patch for _, item in numbered_items(self._ask.inputs))
-        if attention.form == "why" and (self._ask.sweep or patched):
-            raise Refused.at("out_of_range", "attention", "form", detail=NOT_WITH_WHY)
+        await give_turn(step.sequences)
+        config, number = resolver.model.config, number_bytes(self._ask.dtype)
+        if self._is_plain:
+            size = number * _count_numbers(self._side.outputs.pooling, config.width)
+            price = Price({"pooled": size * len(works)}, layout, arrays=len(works))
+        else:
+            price = weigh_answer(works, config, layout, number)
+        return Plan(step, price, make_items)
 
     @property
     def _span_pooling(self) -> Pooling:
@@ -154,13 +145,7 @@ class Encode:
 
     def _cast(self, array: Array, layer: int = -1) -> Array:
         """Cast an array of hidden state `layer` to the request's dtype; refuse what overflows."""
-        dtype = self._ask.dtype
-        if dtype == "float32":
-            return array
-        try:
-            return answer.cast_array(array, dtype)
-        except answer.NotFinite:
-            raise Refused("nonfinite_output", layer=layer, dtype=dtype) from None
+        return array if self._ask.dtype == "float32" else answer.cast_half(array, layer)
 
     def _quantize(self, vectors: Array | None) -> Array | None:
         """Return pooled vectors in the request's precision or dtype."""
@@ -170,37 +155,38 @@ class Encode:
         precision = "float" if isinstance(pooled, bool) else pooled.precision
         return self._cast(vectors) if precision == "float" else quantize(vectors, precision)
 
-    def _make_item(self, index: int) -> AnswerItem:
-        """Return the item of one input: its facts, and its arrays in the request's formats."""
-        work = self._works[index]
-        cast, result, asked = self._cast, work.result, work.outputs.probe(Maps)
-        facts = {**work.facts, "truncated": work.truncated, "length": work.length}
-        if index in self._spans:
-            facts["spans"] = [span.facts() for span in self._spans[index]]
+    def _make_item(
+        self, index: int, work: Work, spans: Sequence[Span] | None, tiles: Sequence[Work] | None
+    ) -> AnswerItem:
+        """Return the item of one input: its facts, and its arrays in the request's formats.
+
+        Args:
+            spans, tiles: its parts, and the works that explain its scores, where asked for.
+        """
+        cast, result, facts = self._cast, work.result, work.shown
+        if spans:
+            facts["spans"] = [span.facts() for span in spans]
         if self._copies:
             facts["sweep"] = self._copies.moved(index, result)
-        tasks: Sequence[TaskAnswer] = ()
-        if self._tasks:
-            arrays = {
-                name: cast(array) if name in REAL_ARRAYS else array
-                for name, array in result.task.items()
-            }
-            tasks = [task.show(work, arrays) for task in self._tasks]
+        made = {
+            name: cast(array) if name in REAL_ARRAYS else array
+            for name, array in result.task.items()
+        }
         item = AnswerItem(
             len(work),
             facts,
             pooled=self._quantize(result.pooled),
             tokens=None if result.tokens is None else cast(result.tokens),
             layers={layer: cast(array, layer) for layer, array in result.hidden.items()},
-            tasks=tasks,
+            tasks=[task.show(work, made) for task in self._side.tasks],
             parts=self._quantize(result.made.get(Parts.name)),
         )
-        if asked is None:
+        if (asked := work.outputs.probe(Maps)) is None:
             return item
         selection, path = asked.selection, self._resolver.model.encoder.kernels.path
         shown = result.made[asked.name]
-        if self._explained:
-            shown, path = why.join_scores(self._explained[index]), "exact"
+        if tiles:
+            shown, path = why.join_scores(tiles), "exact"
         if self._custom.layout.padded:
             return replace(item, arrays=dict(maps.stack_layers(shown)))
         tokens = work.facts["tokens"] or [None] * len(work)
@@ -212,19 +198,24 @@ class Encode:
         )
 
 
+def _check_why(ask: EncodeRequest) -> None:
+    """Refuse to explain scores of a pass that takes values from another one."""
+    patched = any(item.patch for _, item in numbered_items(ask.inputs))
+    if ask.attention and ask.attention.form == "why" and (ask.sweep or patched):
+        raise Refused.at("out_of_range", "attention", "form", detail=NOT_WITH_WHY)
+
+
 def weigh_answer(
     works: Sequence[Work],
     config: EncoderConfig,
     layout: Layout,
     number: int = SINGLE,
-    held: int = 0,
 ) -> Price:
     """Return the bytes of memory that the answer to a request for these works takes.
 
     Args:
         layout: how the arrays are written.
         number: bytes of a number, outside attention.
-        held: bytes kept until the answer, besides its arrays.
     """
     outputs, width = works[0].outputs, config.width
     probes = Counter([(probe, len(work)) for work in works for probe in work.outputs.probes])
@@ -251,7 +242,7 @@ def weigh_answer(
             parts[part] = parts.get(part, 0) + count * size
         if layout.named and isinstance(probe, Maps):
             arrays += count * maps.count_tensors(probe.selection)
-    return Price(parts, layout, held + scratch, arrays)
+    return Price(parts, layout, scratch, arrays)
 
 
 def _count_numbers(pooling: Pooling | None, width: int) -> int:

@@ -13,7 +13,7 @@ from service.shapes.ask import Custom
 from service.shapes.price import Layout, Price
 from service.shapes.record import Record
 from service.shapes.side import Side
-from service.shapes.step import ReadSide, Step
+from service.shapes.step import Plan, Read, Step
 from service.shapes.work import Outputs, Work
 
 
@@ -27,48 +27,39 @@ class Explain:
     def __init__(
         self, ask: ExplainRequest, custom: Custom, resolver: Resolver, workers: Workers
     ) -> None:
-        self._ask, self._resolver, self._config = ask, resolver, resolver.model.config
-        self._steps = Steps(ask.layer, ask.weights)
-
-    def sides(self) -> Sequence[Side]:
-        """Return the text or pair; refuse a layer that the model lacks."""
-        ask, layers = self._ask, self._config.layers
-        adapter = self._resolver.adapter(ask.model, ask.task)
+        self._ask, self._config = ask, resolver.model.config
+        adapter, layers = resolver.adapter(ask.model, ask.task), self._config.layers
         if not 0 <= ask.layer < layers:
             detail = f"expected a layer of this model, 0 to {layers - 1}"
             raise Refused.at("index_out_of_range", "layer", detail=detail, layers=layers)
+        self._steps = Steps(ask.layer, ask.weights)
         side = Side(
             ask.texts(),
             Outputs(probes=(self._steps,)),
             lambda number, *field: field or ("text",),
-            cut=self._resolver.cut(ask.truncate),
+            cut=resolver.cut(ask.truncate),
             facts=True,
             adapter=adapter,
         )
-        return (side,)
+        self.sides: Sequence[Side] = (side,)
 
-    async def plan(
-        self, works: list[Work], read: ReadSide, deadline: float, record: Record
-    ) -> Step:
-        """Return the one step."""
-        (self._work,) = works
-        return Step(works)
+    async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Plan:
+        """Return the one step; the answer is the layer's steps, their shapes and any weights."""
+        (work,) = works
 
-    def price(self, step: Step) -> Price:
-        """Return the bytes of memory of the layer's maps, its steps and any weights."""
-        return Price(dict(self._steps.bytes(self._config, step.tokens).items()), Layout())
+        async def make_items() -> Iterable[AnswerItem]:
+            """Return the one item."""
+            arrays = work.result.made[Steps.name]
+            # a name with a dot is one of the layer's weights
+            steps: dict[str, Any] = {name: step for name, step in arrays.items() if "." not in name}
+            shapes = {name: step.shape for name, step in steps.items()}
+            facts = {"layer": self._ask.layer, **work.shown, "shapes": shapes}
+            if self._ask.weights:
+                steps["parameters"] = {"eps": self._config.norm_eps, **_parameters(arrays)}
+            return [AnswerItem(len(work), facts, maps=steps)]
 
-    async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
-        """Return the text's fields, the steps' shapes and arrays by name, and any weights."""
-        work, arrays = self._work, self._work.result.made[Steps.name]
-        # a name with a dot is one of the layer's weights
-        steps: dict[str, Any] = {name: step for name, step in arrays.items() if "." not in name}
-        shapes = {name: step.shape for name, step in steps.items()}
-        cut = {"truncated": work.truncated, "length": work.length}
-        facts = {"layer": self._ask.layer, **work.facts, **cut, "shapes": shapes}
-        if self._ask.weights:
-            steps["parameters"] = {"eps": self._config.norm_eps, **_parameters(arrays)}
-        return [AnswerItem(len(work), facts, maps=steps)]
+        sizes = self._steps.bytes(self._config, len(work))
+        return Plan(Step(works), Price(dict(sizes.items()), Layout()), make_items)
 
 
 def _parameters(steps: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

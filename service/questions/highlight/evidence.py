@@ -12,13 +12,14 @@ A copy without units is tokenized and scored as if a client had sent it.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import torch
 
 from model.maps.units import Units, divide_into_units
 from model.similarity import LinearPooling, NotLinear
-from model.task_heads import match_vectors
+from model.task_heads import TaskHead, VectorHead, match_vectors
 from service.encode.price import SINGLE
 from service.encode.shown import short_numbers
 from service.encode.worker import Steps
@@ -96,26 +97,35 @@ class Scorer:
         way: how a document is scored.
         method: how units get their shares.
         linear: the pooling as a sum over tokens, or why it is none.
-        mean: whether a late interaction is a mean, not a sum.
+        heads: task heads, one of which makes vectors for a late interaction.
     """
 
     ask: HighlightRequest
     way: Way
     method: Method
     linear: LinearPooling | NotLinear
-    mean: bool
+    heads: Sequence[TaskHead]
 
-    def rate(self, query: Work, texts: Sequence[Sequence[Work]]) -> Steps[list[list[float]]]:
+    def rate(
+        self, query: Work, works: Sequence[Work], counts: Sequence[int]
+    ) -> Steps[list[list[float]]]:
         """Return the scores of each document's control texts, one document per step.
 
         Args:
-            texts: works of the control texts, by document.
+            works: of all control texts.
+            counts: how many of them each document has.
         """
-        scores = list[list[float]]()
-        for works in texts:
-            scores.append([self._score(query.result, work.result).value for work in works])
+        scores, results = list[list[float]](), (work.result for work in works)
+        for count in counts:
+            own = islice(results, count)
+            scores.append([self._score(query.result, result).value for result in own])
             yield
         return scores
+
+    @property
+    def mean(self) -> bool:
+        """Tell whether a late interaction is a mean, not a sum."""
+        return any(isinstance(head, VectorHead) and head.mean for head in self.heads)
 
     def find(
         self,

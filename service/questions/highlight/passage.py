@@ -47,6 +47,10 @@ class Passage:
             position = starts[unit + 1] if unit + 1 < len(starts) else self.stop
         return "".join([*kept, self.text[position : self.stop]]).rstrip()
 
+    def controls(self, marked: Sequence[int]) -> list[str]:
+        """Return the text without the marked units, then without random others."""
+        return [self.without(units) for units in (marked, *self.draw_others(marked))]
+
     def draw_others(self, marked: Sequence[int]) -> list[tuple[int, ...]]:
         """Return `count_draws` random choices of as many units as are marked, of the others.
 

@@ -4,12 +4,12 @@ The query comes first, or each document is a pair with it. Copies of documents t
 computed from run with them; the controls follow, since they lack the strongest units.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
-from model.task_heads import VectorHead
 from service.encode.names import SPARSE_ONLY, only_sparse
 from service.encode.price import DOUBLE, SINGLE
 from service.encode.resolver import Resolver
@@ -34,12 +34,12 @@ from service.questions.highlight.passage import Passage
 from service.refusals import Refused
 from service.shapes.answer import AnswerItem
 from service.shapes.ask import Custom, Documents
-from service.shapes.inputs import InputItem, Texts, text_and_pair
+from service.shapes.inputs import InputItem, text_and_pair
 from service.shapes.outputs import MultiVector, Rerank, Wanted
 from service.shapes.price import Price
 from service.shapes.record import Record
 from service.shapes.side import Side
-from service.shapes.step import ReadSide, Step
+from service.shapes.step import Plan, Read, Step
 from service.shapes.work import Work
 from service.wording.words import Loc
 
@@ -60,56 +60,44 @@ class Highlight:
     def __init__(
         self, ask: HighlightRequest, custom: Custom, resolver: Resolver, workers: Workers
     ) -> None:
-        self._ask, self._custom, self._resolver = ask, custom, resolver
+        self._ask, self._layout, self._resolver = ask, custom.layout, resolver
         self._worker, tasks = workers.texts, resolver.model.tasks
-        self._way: Way = "maxsim" if "multi_vector" in tasks else "pooled"
-        if "rerank" in tasks:
-            self._way = "rerank"
-        self._method = choose_method(ask, self._way, resolver.linear)
-        self._documents_start = 0 if self._way == "rerank" else 1  # in works, after the query
-        self._inputs: Texts = ()
-        self._works: Sequence[Work] = ()
-        self._passages: Sequence[Passage] = ()
-        self._found: Sequence[Evidence] = ()  # of each document
-        self._control_scores: Sequence[Sequence[float]] = ()  # of each document's control texts
-
-    def sides(self) -> Sequence[Side]:
-        """Return the query and the documents; of a reranker, the pairs of both alone."""
-        ask, resolve, way = self._ask, self._resolver, self._way
+        way: Way = "maxsim" if "multi_vector" in tasks else "pooled"
+        self._way = way = "rerank" if "rerank" in tasks else way
+        self._method = choose_method(ask, way, resolver.linear)
         prompts = by_side(ask.prompt_name, "query", "document")
-        tasks = by_side(ask.task, "query", "document")
-        texts = self._check_documents(prompts, tasks)
+        adapters = by_side(ask.task, "query", "document")
+        texts = self._check_documents(prompts, adapters)
         wanted: Sequence[Wanted] = ()
         if way != "pooled":
             wanted = (Rerank(),) if way == "rerank" else (MultiVector(),)
-        adapter, heads = resolve.adapter(ask.model, tasks[1]), resolve.tasks(wanted)
-        outputs = resolve.outputs(way == "pooled")
+        adapter, heads = resolver.adapter(ask.model, adapters[1]), resolver.tasks(wanted)
+        outputs = resolver.outputs(way == "pooled")
         if heads:
             outputs = replace(outputs, task_heads=tuple([task.head for task in heads]))
-        self._inputs = self._pair_with_query(texts) if way == "rerank" else texts
         self._documents = Side(
-            self._inputs,
+            self._pair_with_query(texts) if way == "rerank" else texts,
             outputs,
-            self._pair_place if way == "rerank" else self._document_place,
-            cut=resolve.cut(ask.truncate),
+            self._place,
+            cut=resolver.cut(ask.truncate),
             facts=True,
             filled=True,
             prompt_name=prompts[1],
             adapter=adapter,
-            role=resolve.role(wanted, "document" if way == "maxsim" else None),
+            role=resolver.role(wanted, "document" if way == "maxsim" else None),
             tasks=heads,
             vectors=way == "pooled",
         )
-        if way == "rerank":
-            return (self._documents,)
-        query = self._documents._replace(
-            inputs=[ask.query],
-            at=lambda number, *field: ("query", *(() if field == ("text",) else field)),
-            prompt_name=prompts[0],
-            adapter=resolve.adapter(ask.model, tasks[0]),
-            role=resolve.role(wanted, "query" if way == "maxsim" else None),
-        )
-        return query, self._documents
+        self.sides: Sequence[Side] = (self._documents,)
+        if way != "rerank":
+            query = self._documents._replace(
+                inputs=[ask.query],
+                at=lambda number, *field: ("query", *(() if field == ("text",) else field)),
+                prompt_name=prompts[0],
+                adapter=resolver.adapter(ask.model, adapters[0]),
+                role=resolver.role(wanted, "query" if way == "maxsim" else None),
+            )
+            self.sides = (query, self._documents)
 
     def _check_documents(
         self,
@@ -156,128 +144,100 @@ class Highlight:
             raise Refused.at("text_too_long", "query", length=len(text), limit=most)
         return [(text, document) for document in texts]
 
-    def _document_place(self, number: int, *field: str | int) -> Loc:
-        """Return the place in the request of the `number`-th document, or of a field of it."""
-        return ("documents", number, *(() if field == ("text",) else field))
-
-    def _pair_place(self, number: int, *field: str | int) -> Loc:
-        """Return the place in the request of a text of the `number`-th pair, or of its field."""
-        if field == ("text",):
+    def _place(self, number: int, *field: str | int) -> Loc:
+        """Return the place in the request of the `number`-th document or pair, or of its field."""
+        if self._way == "rerank" and field == ("text",):
             return ("query",)
-        return ("documents", number, *(() if field == ("pair",) else field))
+        whole = ("pair",) if self._way == "rerank" else ("text",)
+        return ("documents", number, *(() if field == whole else field))
 
-    async def plan(
-        self, works: list[Work], read: ReadSide, deadline: float, record: Record
-    ) -> Step:
+    async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Plan:
         """Return the step of the documents and their copies, which the controls' step follows.
 
         Raises:
             Refused: it takes more than a request may, or than there is memory for.
         """
-        self._works, documents, ask = works, works[self._documents_start :], self._ask
-        most = self._resolver.most_sequences
-        steps = divide_documents(ask, self._inputs, documents, self._method, len(works), most)
-        dividing = self._worker.run(steps, deadline, self._characters, record)
-        self._passages, copy_count, tokens, characters = await dividing
-        self._resolver.check_tokens(sum(map(len, works)) + tokens, EVIDENCE_TAKES)
+        ask, method, resolver = self._ask, self._method, self._resolver
+        query, documents, inputs = works[0], works[len(self.sides) - 1 :], self._documents.inputs
+        size = sum(len(text or "") for entry in inputs for text in text_and_pair(entry))
+        run = partial(self._worker.run, deadline=deadline, size=size, record=record)
+        most = resolver.most_sequences
+        dividing = run(divide_documents(ask, inputs, documents, method, len(works), most))
+        passages, copy_count, tokens, characters = await dividing
+        resolver.check_tokens(sum(map(len, works)) + tokens, EVIDENCE_TAKES)
         copies = list[Work]()
-        texts = [list(share_texts(passage, self._method)) for passage in self._passages]
+        texts = [list(share_texts(passage, method)) for passage in passages]
         if any(texts):
             # reserved before they wait to be read; admission then counts their works instead
             more = COPY_BYTES * copy_count + CHARACTER_BYTES * characters
             record.reserve(bodies=record.hold.bytes["bodies"] + more)
             copies = await read(self._copies_side(texts))
-        counts = [count_controls(ask, passage) for passage in self._passages]
+        counts = [count_controls(ask, passage) for passage in passages]
         controls = [work for work, n in zip(documents, counts, strict=True) for _ in range(n)]
-        width = self._resolver.model.config.width
+        width = resolver.model.config.width
         held = count_held([*works, *copies, *controls], copy_count, tokens, characters, width)
-        if self._method == "sum":
+        if method == "sum":
             # token vectors in float32, and in float64 three times those of the longest text
             held += width * (SINGLE * sum(map(len, works)) + 3 * DOUBLE * max(map(len, works)))
             for work in works:
                 work.outputs = replace(work.outputs, tokens=True)
+        scorer = Scorer(ask, self._way, method, resolver.linear, query.outputs.task_heads)
+        found, control_scores = list[Evidence](), list[Sequence[float]]([()] * len(passages))
 
         async def follow() -> Step | None:
             """Compute the evidence, and return the step of the control texts, if any."""
-            size = self._characters
-            query, scorer = works[0], self._scorer()
-            find = scorer.find(query, documents, self._passages, copies)
-            self._found = await self._worker.run(find, deadline, size, record)
-            self._control_scores = [()] * len(self._passages)
+            found.extend(await run(scorer.find(query, documents, passages, copies)))
             if not controls:
                 return None
-            texts = [list(self._control_texts(index)) for index in range(len(self._passages))]
+            texts = [
+                passage.controls(evidence.strongest) if count else []
+                for passage, evidence, count in zip(passages, found, counts, strict=True)
+            ]
             control_works = await read(self._copies_side(texts))
 
             async def rate() -> None:
                 """Score the control texts."""
-                rest = iter(control_works)
-                by_document = [[next(rest) for _ in of_document] for of_document in texts]
-                rating = scorer.rate(query, by_document)
-                self._control_scores = await self._worker.run(rating, deadline, size, record)
+                control_scores[:] = await run(scorer.rate(query, control_works, counts))
 
             return Step(control_works, rate)
 
+        async def make_items() -> Iterable[AnswerItem]:
+            """Return an item for each document, best first; equal scores keep their order."""
+            results = zip(documents, passages, found, control_scores, strict=True)
+            items = [self._make_item(index, *each) for index, each in enumerate(results)]
+            return sorted(items, key=lambda item: -item.facts["score"])
+
         likes = [(work, n) for work, n in zip(documents, counts, strict=True) if n]
-        return Step([*works, *copies], follow, likes, held)
+        price = Price({"shares": _weigh_answer(ask, passages)}, self._layout)
+        return Plan(Step([*works, *copies], follow, likes, held), price, make_items)
 
-    def price(self, step: Step) -> Price:
-        """Return the bytes of memory of the answer, estimated from the documents' lengths."""
-        size = 0
-        for passage in self._passages:
-            shown = min(self._ask.top, len(passage.spans))
-            size += DOCUMENT_BYTES + UNIT_BYTES * shown + COPIES * len(passage.text.encode())
-        return Price({"shares": size}, self._custom.layout, step.held)
-
-    async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
-        """Return an item for each document, best first; equal scores keep their order."""
-        works = self._works[self._documents_start :]
-        results = zip(works, self._passages, self._found, self._control_scores, strict=True)
-        items = [
-            AnswerItem(
-                len(work),
-                {
-                    "index": index,
-                    "score": found.score,
-                    "method": self._method,
-                    **_document_facts(self._ask, passage, found, control_scores),
-                    "truncated": work.truncated,
-                    "length": work.length,
-                },
-            )
-            for index, (work, passage, found, control_scores) in enumerate(results)
-        ]
-        return sorted(items, key=lambda item: -item.facts["score"])
-
-    def _scorer(self) -> Scorer:
-        """Return the Scorer for the request, with the model's way to score."""
-        heads = self._works[0].outputs.task_heads
-        mean = any(isinstance(head, VectorHead) and head.mean for head in heads)
-        return Scorer(self._ask, self._way, self._method, self._resolver.linear, mean)
-
-    @property
-    def _characters(self) -> int:
-        """Count the characters of the query and the documents."""
-        return sum(len(text or "") for entry in self._inputs for text in text_and_pair(entry))
+    def _make_item(
+        self, index: int, work: Work, passage: Passage, found: Evidence, scores: Sequence[float]
+    ) -> AnswerItem:
+        """Return the item of one document; its arguments but the first are as in `plan`."""
+        facts = {"index": index, "score": found.score, "method": self._method}
+        told = _document_facts(self._ask, passage, found, scores)
+        cut = {"truncated": work.truncated, "length": work.length}
+        return AnswerItem(len(work), {**facts, **told, **cut})
 
     def _copies_side(self, texts: Sequence[Sequence[str]]) -> Side:
         """Return the side of each document's copies, which a refusal places at the document."""
         copies = [(index, text) for index, of_document in enumerate(texts) for text in of_document]
-        at = self._documents.at
+        inputs = self._documents.inputs
         return self._documents._replace(
-            inputs=[replace_document(self._inputs[index], text) for index, text in copies],
-            at=lambda number, *field: at(copies[number][0], *field),
+            inputs=[replace_document(inputs[index], text) for index, text in copies],
+            at=lambda number, *field: self._place(copies[number][0], *field),
             counted=False,
             facts=False,
             documents=Documents(),
         )
 
-    def _control_texts(self, index: int) -> Iterator[str]:
-        """Yield the `index`-th document without its strongest units, then without random others."""
-        passage, strongest = self._passages[index], self._found[index].strongest
-        if count_controls(self._ask, passage):
-            yield passage.without(strongest)
-            yield from map(passage.without, passage.draw_others(strongest))
+
+def _weigh_answer(ask: HighlightRequest, passages: Sequence[Passage]) -> int:
+    """Return the bytes of memory of the answer, estimated from the documents' lengths."""
+    units = sum(min(ask.top, len(passage.spans)) for passage in passages)
+    text = sum(len(passage.text.encode()) for passage in passages)
+    return DOCUMENT_BYTES * len(passages) + UNIT_BYTES * units + COPIES * text
 
 
 def _document_facts(

@@ -8,6 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from model.config import EncoderConfig
 from model.probes import Targets
 from model.similarity import LinearPooling
 from service.encode.price import DOUBLE, SINGLE
@@ -116,6 +117,6 @@ class HeadShares:
         return own / length, others / length
 
 
-def weigh_shares(rights: int, layers: int, heads: int, number: int) -> int:
+def weigh_shares(rights: int, config: EncoderConfig, number: int) -> int:
     """Return the bytes of the arrays of all texts on the right; `number` is those of a number."""
-    return rights * layers * (3 * heads + 2) * number
+    return rights * config.layers * (3 * config.heads + 2) * number

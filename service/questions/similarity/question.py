@@ -1,19 +1,18 @@
 """Why one text is like others: cosines, the shares or parts that make them, and the price."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from model import similarity
 from model.maps.units import Units
 from model.probes import Sources
-from model.similarity import BLOCK_CELLS, CosineShares, LinearPooling, NotLinear
+from model.similarity import BLOCK_CELLS, ComparedText, LinearPooling, NotLinear
 from service.encode.price import DOUBLE, SINGLE, number_bytes
 from service.encode.resolver import Resolver
 from service.encode.selection import choose_units, describe_units
@@ -33,7 +32,7 @@ from service.shapes.inputs import sweep_of
 from service.shapes.price import Part, Price
 from service.shapes.record import Record
 from service.shapes.side import Side, place_alone, place_in_list, place_of_work
-from service.shapes.step import ReadSide, Step
+from service.shapes.step import Plan, Read, Step
 from service.shapes.work import Result, Work, cosine
 
 TABLE_ARRAYS = 5  # arrays of a text on the right
@@ -48,6 +47,12 @@ INPUT_HINT = (
 )
 
 
+# What an answer says of a text on the right: fields, and arrays by their names in a file
+Explained = tuple[dict[str, Any], dict[str, Array]]
+# Returns the text with this number as one side of a cosine, from its result or a copy's
+Weigh = Callable[[Result, int], ComparedText]
+
+
 class Similarity:
     """A request for similarities of a text on the left with others, explained in one of its forms.
 
@@ -57,35 +62,27 @@ class Similarity:
     def __init__(
         self, ask: ComparisonRequest, custom: Custom, resolver: Resolver, workers: Workers
     ) -> None:
-        self._ask, self._custom, self._resolver = ask, custom, resolver
+        self._ask, self._resolver, self._layout = ask, resolver, custom.layout
         self._worker = workers.sums
-        self._works: Sequence[Work] = ()
-        self._units: Sequence[Units] = ()
-        self._occluded: Sequence[Sequence[Work]] = ()
-        self._carried: Sequence[Sequence[Work]] = ()  # of each text, what carries its tokens
-        self._heads: HeadShares | None = None
-        self._copies: Copies | None = None
-
-    def sides(self) -> Sequence[Side]:
-        """Return the left text and those on the right; refuse shares of a pooling not linear."""
-        ask, resolve, linear = self._ask, self._resolver, self._linear
-        if ask.form in EXPLAINED_FORMS and isinstance(linear, NotLinear):
-            has_inputs = isinstance(resolve.linear_inputs, LinearPooling)
+        self._linear = resolver.linear if ask.by == "layer" else resolver.linear_inputs
+        if ask.form in EXPLAINED_FORMS and isinstance(self._linear, NotLinear):
+            has_inputs = isinstance(resolver.linear_inputs, LinearPooling)
             hint = (INPUT_HINT if has_inputs else "") + OCCLUSION_HINT
-            detail = f"this model has {linear}; {hint}"
+            detail = f"this model has {self._linear}; {hint}"
             raise Refused.at("similarity_not_explainable", "form", detail=detail)
         prompts = by_side(ask.prompt_name, "left", "right")
         left_task, right_task = by_side(ask.task, "left", "right")
-        adapter = resolve.adapter(ask.model, right_task)
-        outputs = resolve.outputs(True, ask.form in EXPLAINED_FORMS and ask.by == "layer")
+        adapter = resolver.adapter(ask.model, right_task)
+        outputs = resolver.outputs(True, ask.form in EXPLAINED_FORMS and ask.by == "layer")
+        self._copies: Copies | None = None
         if sweep := sweep_of(ask.sweep):
             count, paired = 1 + len(ask.right), ask.sweep_pair is not None
-            self._copies = Copies(sweep, outputs, count, resolve, tokens=paired)
+            self._copies = Copies(sweep, outputs, count, resolver, tokens=paired)
         right = Side(
             ask.right,
             outputs,
             place_in_list("right"),
-            cut=resolve.cut(ask.truncate),
+            cut=resolver.cut(ask.truncate),
             facts=ask.form != "score",
             prompt_name=prompts[1],
             adapter=adapter,
@@ -94,154 +91,109 @@ class Similarity:
             inputs=[ask.left],
             at=place_alone("left"),
             prompt_name=prompts[0],
-            adapter=resolve.adapter(ask.model, left_task),
+            adapter=resolver.adapter(ask.model, left_task),
         )
-        self._sides = left, right
-        return self._sides
+        self.sides: Sequence[Side] = (left, right)
 
-    async def plan(
-        self, works: list[Work], read: ReadSide, deadline: float, record: Record
-    ) -> Step:
-        """Return the step of all texts and any occluded copies; a sweep's copies run after it."""
-        self._works, axes = works, (self._ask.level, self._ask.specials)
-        if self._ask.by == "head":
-            self._heads = HeadShares(works, self._resolver, self._linear_pooling)
-            return self._heads.step()
-        if self._ask.form != "score":
-            self._units = [
-                choose_units(*axes, work, place_of_work(self._sides, index))
+    async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Plan:
+        """Return the step of all texts and what explains them; a sweep's copies run after it.
+
+        Raises:
+            Refused: a text has no such units, or it takes the work of too many tokens.
+        """
+        ask, resolver, linear, units = self._ask, self._resolver, self._linear, list[Units]()
+        config, number, held = resolver.model.config, number_bytes(ask.dtype), 0
+        if ask.form != "score":
+            units = [
+                choose_units(ask.level, ask.specials, work, place_of_work(self.sides, index))
                 async for index, work in in_turns(enumerate(works))
             ]
-        self._check_pair()
-        if self._ask.form == "occlusion":
-            occluded = await occlude_works(works, self._units, self._resolver, self._sides)
-            self._occluded, held = occluded
-            return Step([*works, *chain.from_iterable(self._occluded)], held=held)
-        if self._ask.by == "input":
-            owners = [number_sources(units) async for units in in_turns(self._units)]
-            modes = self._resolver.model.pooling.modes
-            self._carried = await carry_works(
-                works, owners, self._resolver, lambda n, sources: Sources(owners[n], sources, modes)
+            self._check_pair(units)
+        step, sizes = Step(works), [len(each.axis) for each in units]
+        shares = weigh_tables(ask.form, ask.k, number, sizes, ask.by == "input")
+        if ask.form == "occlusion":
+            occluded, kept = await occlude_works(works, units, resolver, self.sides)
+            step = Step([*works, *chain(*occluded)], held=kept)
+            explaining = self._score_occluded(works, occluded)
+        elif ask.form == "score" or isinstance(linear, NotLinear):
+            explaining = _score(works)
+        elif ask.by == "head":
+            heads = HeadShares(works, resolver, linear)
+            step, shares = heads.step(), weigh_shares(len(ask.right), config, number)
+            explaining = self._explain_heads(works, heads)
+        elif ask.by == "input":
+            owners = [number_sources(each) async for each in in_turns(units)]
+            modes = resolver.model.pooling.modes
+            carried = await carry_works(
+                works, owners, resolver, lambda n, sources: Sources(owners[n], sources, modes)
             )
-            others = chain.from_iterable(of_text[1:] for of_text in self._carried)
-            every = [*works, *others]
-            return Step(every, held=weigh_probes(every, self._resolver.model.config))
-        return await self._copies.step(works) if self._copies else Step(works)
+            every = [*works, *chain(*(of_text[1:] for of_text in carried))]
+            step = Step(every, held=weigh_probes(every, config))
+            held = _count_held(config.width * len(modes), sizes, [size + 2 for size in sizes])
+            weigh = partial(_weigh_sources, linear, units, carried)
+            explaining = self._share(works, units, linear, weigh)
+        else:
+            held = _count_held(config.width, sizes, list(map(len, works)))
+            weigh = partial(_weigh_tokens, linear, units)
+            explaining = self._share(works, units, linear, weigh)
+        if self._copies:
+            step = await self._copies.step(works)
+            explaining = self._sweep(works, units, self._copies, explaining)
+        swept = DOUBLE * sum(work.outputs.swept for work in works[1:])
+        parts: dict[Part, int] = {"shares": shares, "sweep": swept}
+        price = Price(parts, self._layout, held, TABLE_ARRAYS * len(ask.right))
+        items = _make_items(works, units, explaining)
+        return Plan(step, price, lambda: self._worker.run(items, deadline))
 
-    def _check_pair(self) -> None:
+    def _check_pair(self, units: Sequence[Units]) -> None:
         """Refuse a `sweep_pair` whose row or column a matrix does not have."""
         if (pair := self._ask.sweep_pair) is None:
             return
-        for index, units in enumerate(self._units):
-            place, size = min(index, 1), len(units.axis)
+        for index, of_text in enumerate(units):
+            place, size = min(index, 1), len(of_text.axis)
             if pair[place] >= size:
                 detail = f"expected a {('row', 'column')[place]} from 0 to {size - 1}"
                 raise Refused.at("index_out_of_range", "sweep_pair", place, detail=detail)
 
-    def price(self, step: Step) -> Price:
-        """Return the bytes of memory of shares and a sweep's changes, and of what makes them."""
-        ask, held, works = self._ask, step.held, self._works
-        config, number = self._resolver.model.config, number_bytes(ask.dtype)
-        if self._heads:
-            shares = weigh_shares(len(ask.right), config.layers, config.heads, number)
-            return Price(
-                {"shares": shares}, self._custom.layout, held, TABLE_ARRAYS * len(ask.right)
-            )
-        sizes = [len(units.axis) for units in self._units]
-        if ask.form in EXPLAINED_FORMS:
-            width, lengths = config.width, list(map(len, works))
-            if ask.by == "input":
-                width *= len(self._resolver.model.pooling.modes)
-                lengths = [size + 2 for size in sizes]
-            held += _count_held(width, sizes, *lengths)
-        swept = DOUBLE * sum(work.outputs.swept for work in works[1:])
-        shares = weigh_tables(ask.form, ask.k, number, sizes, ask.by == "input")
-        parts: dict[Part, int] = {"shares": shares, "sweep": swept}
-        return Price(parts, self._custom.layout, held, TABLE_ARRAYS * len(ask.right))
-
-    async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
-        """Return the items of the left text and of each on the right.
-
-        Raises:
-            Refused: the deadline has passed, or float16 cannot hold a share.
-        """
-        by_form = {"score": self._score, "occlusion": self._score_occluded}
-        explain = self._explain_heads if self._heads else self._explain
-        steps = by_form.get(self._ask.form, explain)()
-        left, *right = await self._worker.run(steps, deadline)
-        copies = self._copies
-        if copies is None:
-            return [left, *right]
-        swept = await self._worker.run(self._sweep(copies), deadline)
-        if pair := self._ask.sweep_pair:
-            shares = await self._worker.run(self._pair_shares(pair, copies.made), deadline)
-            for changes, (untouched, *scaled) in zip(swept, shares, strict=True):
-                changes["share"] = copies.by_head([share - untouched for share in scaled])
-        return [
-            left,
-            *(
-                replace(item, facts={**item.facts, "sweep": sweep})
-                for item, sweep in zip(right, swept, strict=True)
-            ),
-        ]
-
-    def _score(self) -> Steps[list[AnswerItem]]:
-        """Return items with scores alone, in one step."""
-        left, *rights = [work.result.vector for work in self._works]
-        scores = [{"score": cosine(left, right)} for right in rights]
-        yield
-        return [self._make_item(index, facts) for index, facts in enumerate([{}, *scores])]
-
-    def _sweep(self, copies: Copies) -> Steps[list[dict[str, Any]]]:
-        """Return how a sweep changes each score, one text on the right per step."""
-        left, *rights = [work.result for work in self._works]
-        swept = list[dict[str, Any]]()
-        for index, right in enumerate(rights, 1):
-            swept.append(copies.changed(left, right, index))
-            yield
-        return swept
-
-    def _score_occluded(self) -> Steps[list[AnswerItem]]:
-        """Return items with scores and what each unit is worth, one text on the right per step."""
-        left, *rights = [work.result.vector for work in self._works]
-        left_copies, *right_copies = [[c.result.vector for c in works] for works in self._occluded]
-        items, dtype = [self._make_item(0, describe_units(self._units[0]))], self._ask.dtype
-        for index, (right, copies) in enumerate(zip(rights, right_copies, strict=True), 1):
+    def _score_occluded(
+        self, works: Sequence[Work], occluded: Sequence[Sequence[Work]]
+    ) -> Steps[list[Explained]]:
+        """Return scores and what each unit is worth, one text on the right per step."""
+        left, *rights = [work.result.vector for work in works]
+        left_copies, *right_copies = [[c.result.vector for c in copies] for copies in occluded]
+        explained, dtype = list[Explained](), self._ask.dtype
+        for right, copies in zip(rights, right_copies, strict=True):
             score = cosine(left, right)
             worth = {
                 "left_worth": [score - cosine(copy, right) for copy in left_copies],
                 "right_worth": [score - cosine(left, copy) for copy in copies],
             }
-            facts = {**describe_units(self._units[index]), "score": score, "method": "occlusion"}
             arrays = {name: np.array(numbers, dtype) for name, numbers in worth.items()}
-            items.append(self._make_item(index, facts, arrays))
+            explained.append(({"score": score, "method": "occlusion"}, arrays))
             yield
-        return items
+        return explained
 
-    def _explain_heads(self) -> Steps[list[AnswerItem]]:
-        """Return items with scores and the shares of heads, one text on the right per step."""
-        torch.set_num_threads(1)  # as in _explain
-        left, *rights = [work.result.vector for work in self._works]
-        items, heads = [self._make_item(0, {})], self._heads
+    def _explain_heads(self, works: Sequence[Work], heads: HeadShares) -> Steps[list[Explained]]:
+        """Return scores and the shares of heads, one text on the right per step."""
+        explained, (left, *rights) = list[Explained](), [work.result.vector for work in works]
         for index, right in enumerate(rights, 1):
             score = cosine(left, right)
-            shares, gap = heads.share(index, score) if heads else ({}, 0.0)
+            shares, gap = heads.share(index, score)
             arrays = cast_arrays(shares, self._ask.dtype)
-            items.append(self._make_item(index, {"score": score, "gap": gap}, arrays))
+            explained.append(({"score": score, "gap": gap}, arrays))
             yield
-        return items
+        return explained
 
-    def _explain(self) -> Steps[list[AnswerItem]]:
-        """Return items with scores and tables of shares, pausing after STEP_CELLS cells."""
-        torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
-        cells, linear, results = 0, self._linear_pooling, [work.result for work in self._works]
-        left, items = (
-            self._side(results[0], 0),
-            [self._make_item(0, describe_units(self._units[0]))],
-        )
-        for index, result in enumerate(results[1:], 1):
-            shares = linear.share_cosine(left, self._side(result, index))
-            table = ShareTable(self._ask, self._units[0], self._units[index])
+    def _share(
+        self, works: Sequence[Work], units: Sequence[Units], linear: LinearPooling, weigh: Weigh
+    ) -> Steps[list[Explained]]:
+        """Return scores and tables of shares, pausing after STEP_CELLS cells."""
+        cells, ask, explained = 0, self._ask, list[Explained]()
+        first, *results = [work.result for work in works]
+        left = weigh(first, 0)
+        for index, result in enumerate(results, 1):
+            shares = linear.share_cosine(left, weigh(result, index))
+            table = ShareTable(ask, units[0], units[index])
             for block in shares.blocks():
                 table.add(block)
                 cells += max(block.numel(), LEAST_CELLS)  # since the last pause
@@ -249,86 +201,105 @@ class Similarity:
                     cells = 0
                     yield
             arrays, unlisted = table.arrays()
-            facts = {
-                **describe_units(self._units[index]),
-                "score": cosine(results[0].vector, result.vector),
-                "rest": shares.dropped + shares.bias + unlisted,
-            }
-            if linear.bias is not None or self._ask.by == "input":
+            score, rest = cosine(first.vector, result.vector), shares.dropped + shares.bias
+            facts = {"score": score, "rest": rest + unlisted}
+            if linear.bias is not None or ask.by == "input":
                 facts["bias"] = shares.bias
-            if self._ask.by == "input":
-                arrays |= self._show_biases(shares, facts)
-            items.append(self._make_item(index, facts, arrays))
-        return items
+            if ask.by == "input":
+                # what units have with the other text's biases stands apart from the rest; `gap` is
+                # what the score has beyond all shares: the rounding of the pass that serves
+                biases = {"left_bias": shares.left_bias, "right_bias": shares.right_bias}
+                facts["rest"] -= sum(float(each.sum()) for each in biases.values())
+                facts["gap"] = score - shares.total
+                arrays |= cast_arrays(biases, ask.dtype)
+            explained.append((facts, arrays))
+        return explained
 
-    def _show_biases(self, shares: CosineShares, facts: dict[str, Any]) -> dict[str, Array]:
-        """Return what units have with the other text's biases; take it out of the rest.
+    def _sweep(
+        self,
+        works: Sequence[Work],
+        units: Sequence[Units],
+        copies: Copies,
+        explaining: Steps[list[Explained]],
+    ) -> Steps[list[Explained]]:
+        """Add how a sweep changes each score to what explains it, and the share of a pair."""
+        explained, pair = (yield from explaining), self._ask.sweep_pair
+        left, *rights = [work.result for work in works]
+        for index, right in enumerate(rights, 1):
+            explained[index - 1][0]["sweep"] = copies.changed(left, right, index)
+            yield
+        if pair and isinstance(self._linear, LinearPooling):
+            weigh = partial(_weigh_tokens, self._linear, units)
+            shares = yield from _share_pair(works, pair, copies.made, weigh)
+            for (facts, _), (untouched, *scaled) in zip(explained, shares, strict=True):
+                facts["sweep"]["share"] = copies.by_head([share - untouched for share in scaled])
+        return explained
 
-        `gap` is what the score has beyond all shares: the rounding of the pass that serves.
-        """
-        biases = {"left_bias": shares.left_bias, "right_bias": shares.right_bias}
-        facts["rest"] -= sum(float(each.sum()) for each in biases.values())
-        facts["gap"] = facts["score"] - shares.total
-        return cast_arrays(biases, self._ask.dtype)
 
-    def _pair_shares(
-        self, pair: Sequence[int], copies: Sequence[Sequence[Work]]
-    ) -> Steps[list[list[float]]]:
-        """Return a pair's shares for each text on the right: untouched, then by scaled head."""
-        torch.set_num_threads(1)  # as in _explain
-        # of each text and its copies: the vector of the pair's unit, and the length of the whole
-        sides = list[list[tuple[Tensor, float]]]()
-        for index, (work, work_copies) in enumerate(zip(self._works, copies, strict=True)):
-            sides.append([])
-            for copy in (work, *work_copies):
-                side = self._side(copy.result, index)
-                sides[-1].append((side.shown[pair[index > 0]].clone(), side.length))
-                yield
-        left, *rights = sides
-        return [
-            [
-                float(row @ column) / (row_length * column_length or math.inf)
-                for (row, row_length), (column, column_length) in zip(left, right, strict=True)
-            ]
-            for right in rights
+def _make_items(
+    works: Sequence[Work], units: Sequence[Units], explaining: Steps[list[Explained]]
+) -> Steps[list[AnswerItem]]:
+    """Return the items of all texts, explained first; form score shows no units."""
+    torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
+    explained = [({}, {}), *(yield from explaining)]
+    units_shown = map(describe_units, units) if units else repeat({})
+    return [
+        AnswerItem(len(work), {**work.shown, **shown, **facts}, arrays=arrays)
+        for work, shown, (facts, arrays) in zip(works, units_shown, explained, strict=False)
+    ]
+
+
+def _score(works: Sequence[Work]) -> Steps[list[Explained]]:
+    """Return scores alone, in one step."""
+    left, *rights = [work.result.vector for work in works]
+    yield
+    return [({"score": cosine(left, right)}, {}) for right in rights]
+
+
+def _share_pair(
+    works: Sequence[Work], pair: Sequence[int], copies: Sequence[Sequence[Work]], weigh: Weigh
+) -> Steps[list[list[float]]]:
+    """Return a pair's shares for each text on the right: untouched, then by scaled head."""
+    # of each text and its copies: the vector of the pair's unit, and the length of the whole
+    sides = list[list[tuple[Tensor, float]]]()
+    for index, (work, work_copies) in enumerate(zip(works, copies, strict=True)):
+        sides.append([])
+        for copy in (work, *work_copies):
+            side = weigh(copy.result, index)
+            sides[-1].append((side.shown[pair[index > 0]].clone(), side.length))
+            yield
+    left, *rights = sides
+    return [
+        [
+            float(row @ column) / (row_length * column_length or math.inf)
+            for (row, row_length), (column, column_length) in zip(left, right, strict=True)
         ]
-
-    @property
-    def _linear(self) -> LinearPooling | NotLinear:
-        """Return the model's pooling as a sum over what is asked for, or why it is none."""
-        resolve = self._resolver
-        return resolve.linear if self._ask.by == "layer" else resolve.linear_inputs
-
-    @property
-    def _linear_pooling(self) -> LinearPooling:
-        """Return the model's pooling as a sum over tokens, which `sides` has checked."""
-        linear = self._linear
-        if isinstance(linear, NotLinear):
-            raise RuntimeError("a comparison that was refused: this is a bug") from linear
-        return linear
-
-    def _side(self, result: Result, index: int) -> similarity.ComparedText:
-        """Return the `index`-th text as one side of a cosine, from its result or a copy's."""
-        linear, units = self._linear_pooling, self._units[index]
-        if self._carried:
-            made = [work.result.made[Sources.name] for work in self._carried[index]]
-            arrays = torch.cat(list(map(torch.from_numpy, made)))
-            return linear.weigh_sources(arrays, len(units.axis))
-        tokens = result.tokens
-        if tokens is None:
-            raise RuntimeError("token vectors that were asked for are missing: this is a bug")
-        return linear.weigh_text(torch.from_numpy(tokens), units)
-
-    def _make_item(
-        self, index: int, facts: dict[str, Any], arrays: dict[str, Array] | None = None
-    ) -> AnswerItem:
-        """Return the item of the `index`-th text: its tokens, then these facts and arrays."""
-        work = self._works[index]
-        cut = {"truncated": work.truncated, "length": work.length}
-        return AnswerItem(len(work), {**work.facts, **cut, **facts}, arrays=arrays or {})
+        for right in rights
+    ]
 
 
-def _count_held(width: int, sizes: Sequence[int], left: int, *rights: int) -> int:
+def _weigh_tokens(
+    linear: LinearPooling, units: Sequence[Units], result: Result, index: int
+) -> ComparedText:
+    """Return a text as the sum of its token vectors."""
+    if result.tokens is None:
+        raise RuntimeError("token vectors that were asked for are missing: this is a bug")
+    return linear.weigh_text(torch.from_numpy(result.tokens), units[index])
+
+
+def _weigh_sources(
+    linear: LinearPooling,
+    units: Sequence[Units],
+    carried: Sequence[Sequence[Work]],
+    result: Result,
+    index: int,
+) -> ComparedText:
+    """Return a text as the sum of what its tokens add that enter the model."""
+    made = [torch.from_numpy(work.result.made[Sources.name]) for work in carried[index]]
+    return linear.weigh_sources(torch.cat(made), len(units[index].axis))
+
+
+def _count_held(width: int, sizes: Sequence[int], lengths: Sequence[int]) -> int:
     """Return the bytes kept besides the answer: token vectors, and a step's arrays in float64.
 
     Those are the left text's vectors; twice those of one on the right, for their weighted copy;
@@ -337,8 +308,9 @@ def _count_held(width: int, sizes: Sequence[int], left: int, *rights: int) -> in
     Args:
         width: numbers in a token's vector.
         sizes: units shown of the left text, then of each on the right.
-        left, rights: tokens of each text.
+        lengths: tokens of each text.
     """
-    longest, (units, *others) = max(rights), sizes
+    (left, *rights), (units, *others) = lengths, sizes
+    longest = max(rights)
     tokens = SINGLE * (left + sum(rights)) + DOUBLE * (left + 2 * longest)
     return width * tokens + 2 * DOUBLE * min(units * max(others), BLOCK_CELLS)

@@ -86,7 +86,7 @@ def read(
     worker = cast(Worker, None)  # nothing is read
     reader = Reader(model.tokenizer, model.config, longest, 100, 100, model.prompts, {}, worker)
     resolver = Resolver("name", model, Settings())
-    (side,) = Encode(request, Custom(), resolver, Workers(worker, worker)).sides()
+    (side,) = Encode(request, Custom(), resolver, Workers(worker, worker)).sides
     return Spaces(resolver, reader, dtype, 1e-4), side
 
 

@@ -174,7 +174,7 @@ def test_an_answer_of_scores_names_no_space(
     example = next(iter(body_of(path)["examples"].values()))["value"]
     call = parse(json.dumps(example).encode(), sent, DOES_ALL) if parse else None
     with pooled_by(served["m3"].replica, "mean"):
-        assert call and not gateway.question(call.request).sides()[-1].vectors
+        assert call and not gateway.question(call.request).sides[-1].vectors
 
 
 def _adapters(folder: Path) -> tuple[str, ...]:
