@@ -391,6 +391,22 @@ def changes_the_process(name: str, tree: ast.Module) -> bool:
     return assigned or bool(kept & KEEPING) or any(map(PROCESS_WIDE.match, names))
 
 
+def keeps_state(name: str, tree: ast.Module) -> bool:
+    """Tell whether a question's methods set what the next stage would have to find there."""
+    stages = (
+        node
+        for node in nodes(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name != "__init__"
+    )
+    return name.endswith(".question") and any(
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) == "self"
+        for stage in stages
+        for node in ast.walk(stage)
+    )
+
+
 # verb -> who breaks the rule, and who may: a file, or all of a folder
 ABSENCES: dict[str, tuple[Callable[[str, ast.Module], bool], set[str]]] = {
     "imports ray": (
@@ -422,6 +438,7 @@ ABSENCES: dict[str, tuple[Callable[[str, ast.Module], bool], set[str]]] = {
     "reads the environment": (within("model", reads_environment), set()),
     "touches files": (within("model", touches_files), {"model.loading", "model.text.tokenizer"}),
     "speaks": (within("model", speaks), set()),
+    "keeps state between stages": (within("service.questions", keeps_state), set()),
     "calls private torch": (
         calls_private_torch,
         {"model.kernels", "model.cuda", "model.native.operators"},
@@ -568,6 +585,11 @@ PLANTED = {
     "the environment": ("model/config.py", "import os\nos.environ['A']", "reads the environment"),
     "a file": ("model/maps/maps.py", "open('x')", "model.maps.maps touches files"),
     "a log line": ("model/encoder.py", "import logging", "model.encoder speaks"),
+    "a stage that leaves something behind": (
+        "service/questions/encode/question.py",
+        "class Ghost:\n    async def plan(self):\n        self._works = []",
+        "service.questions.encode.question keeps state between stages",
+    ),
     "a private operator": ("model/maps/maps.py", "torch.ops.aten.x()", "maps calls private torch"),
     "a private function": ("service/app.py", "torch._assert()", "app calls private torch"),
     "a private name": (

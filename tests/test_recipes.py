@@ -205,7 +205,7 @@ QUESTION: Mapping[str, Change] = {
         from service.shapes.price import Price
         from service.shapes.record import Record
         from service.shapes.side import Side
-        from service.shapes.step import ReadSide, Step
+        from service.shapes.step import Plan, Read, Step
         from service.shapes.work import Work
 
 
@@ -215,24 +215,17 @@ QUESTION: Mapping[str, Change] = {
             def __init__(
                 self, ask: LengthsRequest, custom: Custom, resolver: Resolver, workers: Workers
             ) -> None:
-                self._ask, self._custom, self._resolver = ask, custom, resolver
-                self._works: Sequence[Work] = ()
-
-            def sides(self) -> Sequence[Side]:
-                resolve = self._resolver
-                return (Side(self._ask.inputs, resolve.outputs(False), cut=resolve.cut(None)),)
+                self._layout = custom.layout
+                outputs, cut = resolver.outputs(False), resolver.cut(None)
+                self.sides: Sequence[Side] = (Side(ask.inputs, outputs, cut=cut),)
 
             async def plan(
-                self, works: list[Work], read: ReadSide, deadline: float, record: Record
-            ) -> Step:
-                self._works = works
-                return Step(works)
+                self, works: list[Work], read: Read, deadline: float, record: Record
+            ) -> Plan:
+                async def make_items() -> Iterable[AnswerItem]:
+                    return [AnswerItem(len(work), {"length": work.length}) for work in works]
 
-            def price(self, step: Step) -> Price:
-                return Price({}, self._custom.layout)
-
-            async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
-                return [AnswerItem(len(work), {"length": work.length}) for work in self._works]
+                return Plan(Step(works), Price({}, self._layout), make_items)
     '''),
     "service/api/questions.py": after(
         ("from service.api.own import question_route", "from service.shapes.call import Example\n"),
@@ -310,7 +303,7 @@ PROBE: Mapping[str, Change] = {
     "service/questions/toy/question.py": lambda text: after(
         ("from collections.abc import Iterable, Sequence", "\nfrom model.probes import Received\n"),
         (
-            "        self._works = works",
+            "    ) -> Plan:",
             "        for work in works:\n"
             "            work.outputs = work.outputs.asking(Received())\n",
         ),
