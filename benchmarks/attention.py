@@ -47,10 +47,10 @@ def make_our_requests(folder: Path) -> dict[str, Request]:
     from model.maps.units import divide_into_units
     from model.packing import Sequence
     from model.probes import Maps
-    from service.encode import answer
     from service.engine.lanes import Lanes
-    from service.engine.loading import load_model, use_compiled_pass
-    from service.engine.weights import ModelSource
+    from service.files.loading import load_model, use_compiled_pass
+    from service.files.weights import ModelSource
+    from service.pipeline.write import answer
     from service.questions.encode import maps
     from service.shapes.answer import AnswerItem, Encoded
     from service.shapes.work import Outputs, Work
@@ -243,7 +243,7 @@ def main() -> None:
 
 def print_table(names: list[str]) -> None:
     """Print the rows of some batches."""
-    from service.engine.weights import BUNDLED_MODEL, locate_model
+    from service.files.weights import BUNDLED_MODEL, locate_model
 
     bundled = locate_model(BUNDLED_MODEL).folder
     print("| sequences | request | ms | of plain | peak, MiB |\n|---|---|---|---|---|")

@@ -26,7 +26,7 @@ from served.processes import busy_seconds, cpu_seconds
 from served.servers import BUILT, MODEL, PEERS, SERVERS, export_model, install
 from served.texts import Texts, make_counter, words_with_tokens
 
-from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.files.weights import BUNDLED_MODEL, locate_model
 
 CORES = len(os.sched_getaffinity(0))
 CLOSE = 1e-5  # largest difference between the engines' vectors

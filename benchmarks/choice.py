@@ -32,7 +32,7 @@ import httpx
 from served import machine
 from served.processes import cpu_seconds, free_port, parse_kilobytes, read_proc
 
-from service.cluster import choice, haproxy
+from service.cluster import choose_model, haproxy
 
 CONNECTIONS = (1, 64)
 SIZES = (1 << 10, 100 << 10)  # of a body whose `model` comes last
@@ -190,8 +190,8 @@ def start_fronts(stack: ExitStack, folder: Path) -> dict[str, tuple[int, int]]:
     for name in (FIRST, SECOND):
         behind[name] = port = free_port()
         config = folder / f"{name}.cfg"
-        names = json.dumps({kind: [name] if kind == "names" else [] for kind in choice.SAID})
-        config.write_text(HEAD + STAND_IN.format(port=port, names=names, path=choice.NAMES))
+        names = json.dumps({kind: [name] if kind == "names" else [] for kind in choose_model.SAID})
+        config.write_text(HEAD + STAND_IN.format(port=port, names=names, path=choose_model.NAMES))
         stack.enter_context(run_haproxy(config, port))
     fronts = {}
     for way, text in zip(MODEL, (ONE, TWO, TWO), strict=True):

@@ -32,10 +32,10 @@ REPEATS = 60
 
 async def measure() -> dict[str, float]:
     """Return the microseconds of the event loop's thread for each kind of request, here."""
-    from service.edge.door import Door
-    from service.replica import Replica
-    from service.settings import Settings
+    from service.door.door import Door
+    from service.pipeline.replica import Replica
     from service.shapes.work import Result
+    from service.tables.settings import Settings
 
     replica = await Replica.start(Settings(threads=1, device="cpu"), "front-1")
 

@@ -46,6 +46,7 @@ import transformers
 from served.machine import current_commit
 
 from model import kernels
+from model.attention.positions import Rope
 from model.config import EncoderConfig
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
@@ -53,14 +54,13 @@ from model.maps import maps
 from model.maps.tiles import MapReader
 from model.packing import Sequence
 from model.pooling import Dense, Pooling, identity
-from model.positions import Rope
 from model.task_heads import Classifier, Projection
-from service.engine import numerics
 from service.engine.arrays import is_finite, to_array
 from service.engine.lanes import Lanes
-from service.engine.loading import load_model, use_compiled_pass
-from service.engine.trust import CANARY_TEXT
-from service.engine.weights import BUNDLED_MODEL, ModelSource, locate_model
+from service.files.loading import load_model, use_compiled_pass
+from service.files.weights import BUNDLED_MODEL, ModelSource, locate_model
+from service.proof import numerics
+from service.proof.comparison import CANARY_TEXT
 from service.shapes.work import Outputs, Result, Work
 
 CPU, FOLDER = torch.device("cpu"), locate_model(BUNDLED_MODEL).folder

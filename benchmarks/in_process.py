@@ -68,8 +68,8 @@ def make_our_encoder(threads: int) -> Encode:
 
     from model.packing import Sequence
     from service.engine.lanes import Lanes
-    from service.engine.loading import load_model, use_compiled_pass
-    from service.engine.weights import BUNDLED_MODEL, locate_model
+    from service.files.loading import load_model, use_compiled_pass
+    from service.files.weights import BUNDLED_MODEL, locate_model
     from service.shapes.work import Outputs, Work
 
     loop = asyncio.new_event_loop()
@@ -93,7 +93,7 @@ def make_their_encoder(threads: int) -> Encode:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    from service.engine.weights import BUNDLED_MODEL, locate_model
+    from service.files.weights import BUNDLED_MODEL, locate_model
 
     torch.set_num_threads(threads)
     model = SentenceTransformer(str(locate_model(BUNDLED_MODEL)[0]), device="cpu")

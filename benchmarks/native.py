@@ -23,8 +23,8 @@ import torch
 
 from model.packing import Sequence
 from service.engine.lanes import Lanes
-from service.engine.loading import load_model, use_compiled_pass
-from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.files.loading import load_model, use_compiled_pass
+from service.files.weights import BUNDLED_MODEL, locate_model
 from service.shapes.work import Outputs, Work
 
 CORES = len(os.sched_getaffinity(0))

@@ -61,7 +61,7 @@ from served.texts import (
     words_with_tokens,
 )
 
-from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.files.weights import BUNDLED_MODEL, locate_model
 
 LEAD_SECONDS = 0.3  # of a turn's own load, before what counts
 LOAD = 0.6  # of what the slower of ours and the bare server takes, in the open loop

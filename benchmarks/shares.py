@@ -39,9 +39,9 @@ from scipy.stats import spearmanr
 from served import machine
 
 from model.loading.files import WEIGHTS
-from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.replica import Replica
-from service.settings import Settings
+from service.files.weights import BUNDLED_MODEL, locate_model
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
 from tests.conftest import application, connected
 
 ROOT = Path(__file__).parent.parent

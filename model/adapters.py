@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.attention import MultiHeadAttention
+from model.attention.attention import MultiHeadAttention
 from model.config import Activation
 from model.encoder import Embeddings, Encoder, Layer, TableLookUp
 from model.kernels import Linear, NormedLinear

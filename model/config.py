@@ -8,10 +8,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from model.reach import Reach
+from model.attention.reach import Reach
 
 if TYPE_CHECKING:
-    from model.positions import Rope  # needs torch; this file does not
+    from model.attention.positions import Rope  # needs torch; this file does not
 
 
 Positions = Literal["learned", "sinusoidal", "rotary", "relative", "alibi"]  # how they enter

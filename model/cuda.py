@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from model.attention.reach import Reach
 from model.packing import Packed
-from model.reach import Reach
 
 HALF_PRECISIONS = (torch.bfloat16, torch.float16)  # the only dtypes of varlen_attn
 # of varlen_attn

@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model import packing
-from model.attention import Biases, Gates, MultiHeadAttention, Patches, Trace
+from model.attention.attention import Biases, Gates, MultiHeadAttention, Patches, Trace
+from model.attention.positions import distance_buckets
 from model.config import EncoderConfig
 from model.kernels import Affine, Kernels, Linear, normalise
 from model.packing import Entry, Group, Packed
 from model.pooling import Pooling, pool_each, pool_together
-from model.positions import distance_buckets
 from model.steady import apply_gate
 
 # bias that hides a key from a query; finite, since 0 times infinity is NaN
@@ -230,7 +230,7 @@ class Encoder:
 
     @property
     def arithmetic(self) -> str:
-        """Return the name of its kernels, with "+native" where compiled; see engine/numerics.py."""
+        """Return the name of its kernels, with "+native" where compiled; see proof/numerics.py."""
         return f"{self.kernels.name}+native" if self.native else self.kernels.name
 
     def pack(self, sequences: Sequence[packing.Sequence]) -> Packed:

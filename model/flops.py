@@ -5,10 +5,10 @@ Counted are linears and attention; norms, activations and softmax are left out, 
 
 from collections import Counter
 
-from model import disentangled
+from model.attention import disentangled
 from model.config import EncoderConfig
 
-SHORT_TOKENS = 64  # tokens of the sequences by which service/engine/proof.py measures the speed
+SHORT_TOKENS = 64  # tokens of the sequences by which service/proof/proof.py measures the speed
 
 
 def pass_flops(config: EncoderConfig, tokens: int, entered: int | None = None) -> int:

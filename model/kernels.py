@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model import cuda
+from model.attention.positions import hiding_bias
+from model.attention.reach import EVERYWHERE, Reach
 from model.config import Activation, NormKind
 from model.native.operators import ONEDNN_NAMES, HalfLinear, attend_compiled, find_attention
 from model.packing import Sequence, pack_sequences
-from model.positions import hiding_bias
-from model.reach import EVERYWHERE, Reach
 from model.steady import ACTIVATIONS, without_idle_threads
 
 Affine = tuple[Tensor, Tensor | None]  # weight and bias of a linear or a norm

@@ -48,11 +48,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model import kernels
-from model.attention import MultiHeadAttention
+from model.attention.attention import MultiHeadAttention
+from model.attention.positions import hiding_bias
 from model.config import NormKind
 from model.encoder import Encoder, Layer, distance_bias
 from model.kernels import Affine, Linear, NormedLinear
-from model.positions import hiding_bias
 from model.steady import ACTIVATIONS
 
 

@@ -23,24 +23,24 @@ import ray
 from ray import serve
 from starlette.types import ASGIApp
 
-from service.cluster import haproxy, ingress, network, relay
-from service.cluster.progress import StartFailed
-from service.edge import entrance
-from service.engine import weights
+from service.cluster import haproxy, ingress, network, terminal_relay
+from service.cluster.model_settings import APPLICATION
+from service.cluster.start_report import StartFailed
+from service.door import entrance
+from service.files import weights
 from service.fleet import bounds
 from service.fleet.bounds import ReplicaLoad
 from service.fleet.pages import Pages
-from service.models import APPLICATION
 from service.observe import logs
 from service.preflight import cluster, variables
 from service.preflight.finding import require, run
-from service.refusals import REFUSALS
-from service.settings import Settings
-from service.sources import settle
+from service.tables.refusals import REFUSALS
+from service.tables.settings import Settings
+from service.tables.sources import settle
 
 if TYPE_CHECKING:
-    from service.edge.door import Door
-    from service.replica import Replica
+    from service.door.door import Door
+    from service.pipeline.replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def make_application(
 
     Args:
         tries: how many starts of a replica may fail.
-        lines: where a relay takes the replicas' log lines (cluster/relay.py).
+        lines: where a relay takes the replicas' log lines (cluster/terminal_relay.py).
     """
     return EncoderDeployment.options(  # type: ignore[attr-defined,no-any-return]  # made by a decorator
         **bounds.replica_options(settings),
@@ -147,7 +147,7 @@ def gpu_share(settings: Settings) -> float:
     gpus = int(cluster.read_cluster(settings.host).resources.get("GPU", 0))
     if not gpus:
         return int(settings.device == "cuda")
-    from service.engine import machine  # which imports torch
+    from service.proof import machine  # which imports torch
 
     return machine.gpu_share(settings.machine_replicas, gpus)
 
@@ -181,7 +181,7 @@ class EncoderDeployment:
         """Check the node and open the logs; nothing is loaded yet.
 
         Args:
-            lines: the pipe to which log lines go too (cluster/relay.py).
+            lines: the pipe to which log lines go too (cluster/terminal_relay.py).
 
         Raises:
             StartFailed: this node was started without the variables that keep the promise.
@@ -198,7 +198,7 @@ class EncoderDeployment:
         line_pipe = None
         if lines:
             with suppress(OSError):  # its lines stand in its file all the same
-                line_pipe = relay.open_pipe(lines, self.label)
+                line_pipe = terminal_relay.open_pipe(lines, self.label)
         logs.start_logging(
             settings.log_format, self.label, line_pipe, mirror_all=settings.log_to_stderr
         )
@@ -212,7 +212,7 @@ class EncoderDeployment:
 
         An exception here fails the replica's start.
         """
-        from service.edge.door import Door
+        from service.door.door import Door
 
         failed = await self.pages.replaces_failed()
         try:
@@ -227,7 +227,7 @@ class EncoderDeployment:
         self.replica.health.batches.on_fault = leave
         gc.collect()
         gc.freeze()  # else each collection stops the loop to look through all that was loaded
-        gc.disable()  # it is collected while nothing is asked (edge/under_way.py)
+        gc.disable()  # it is collected while nothing is asked (door/under_way.py)
         self.pages.warm()
         self.load = ReplicaLoad(self.replica)
         self.door = Door(self.replica, self.pages.scrape, self.pages.targets, self._front())
@@ -238,7 +238,7 @@ class EncoderDeployment:
 
     async def _start_replica(self) -> "Replica":
         """Load and prove the model; raises as `Replica.start`."""
-        from service.replica import Replica
+        from service.pipeline.replica import Replica
 
         return await Replica.start(self.settings, self.label, keys_folder(self.lines))
 

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from service import VERSION, keyring, launch
+from service import VERSION
+from service.cluster.model_settings import count_threads, load_models
 from service.commands.options import (
     CONFIG,
     EXISTING_FILE,
@@ -41,11 +42,12 @@ from service.commands.terminal import (
     print_now,
 )
 from service.commands.texts import encode, heads, space
-from service.models import count_threads, load_models
 from service.observe import logs
-from service.ray_session import check_ray
-from service.settings import Settings
-from service.wording.values import word_error
+from service.start import launch
+from service.start.ray_session import check_ray
+from service.tables import keyring
+from service.tables.settings import Settings
+from service.tables.wording.values import word_error
 
 if TYPE_CHECKING:
     from service.preflight.finding import Finding

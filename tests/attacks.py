@@ -90,7 +90,7 @@ PLACES = {
     ),
 }
 VALUES = {"objects": "{}", "strings": '""', "ones": "1", "lists": "[]"}
-# the same, as many as service/edge/body.py lets through
+# the same, as many as service/door/body.py lets through
 WITHIN = {
     "10,000 objects": ("{}", 10_000),
     "10,000 texts": ('{"text":"a","pair":"b"}', 10_000),

@@ -1,6 +1,6 @@
 """What can be wrong with a request, as data: how it is sent, and what it is answered.
 
-`ROWS` are HTTP requests, sent in process (tests/service/edge/test_bad_inputs.py) and over
+`ROWS` are HTTP requests, sent in process (tests/service/door/test_bad_inputs.py) and over
 connections (tests/ray/test_bad_inputs.py); `WIRE` are bytes that only a connection can carry, with
 one expectation for each door, HAProxy's and a replica's own, since what HAProxy refuses it answers
 itself. The fixtures `bad_group` and `bad_wire` are parametrized with them in conftest.py.

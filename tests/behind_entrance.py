@@ -7,7 +7,7 @@ says where the routes are and answers the probe. No other request is to reach it
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.edge.entrance import Doorway, Entrance
+from service.door.entrance import Doorway, Entrance
 
 
 class Ray:

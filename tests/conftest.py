@@ -33,15 +33,15 @@ from hypothesis import settings as hypothesis
 from numpy.typing import NDArray
 from starlette.types import ASGIApp
 
-from service.edge.door import Door
-from service.edge.request import Request
-from service.engine import health, proof
-from service.engine.weights import BUNDLED_MODEL
-from service.memory import Hold, Memory
+from service.door.door import Door
+from service.door.request import Request
+from service.files.weights import BUNDLED_MODEL
 from service.observe import logs
 from service.observe.scrape import join_pages
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.proof import health, proof
+from service.tables.memory import Hold, Memory
+from service.tables.settings import Settings
 from tests.behind_entrance import mounted
 from tests.replica_internals import under
 

@@ -27,10 +27,10 @@ from unittest.mock import patch
 import torch
 
 from model.encoder import Encoded, Encoder
-from service import launch, ray_session
 from service.cli import main
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.start import launch, ray_session
+from service.tables.settings import Settings
 
 
 def fault(file: Path) -> str:

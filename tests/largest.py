@@ -1,6 +1,6 @@
 """The largest requests that the limits allow, for every route and form, as data.
 
-None may hold the event loop: tests/service/encode/test_turns.py counts its longest turn, and
+None may hold the event loop: tests/service/pipeline/test_turns.py counts its longest turn, and
 tests/ray/test_waits.py measures how long GET /live of another client waits.
 """
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.files.weights import BUNDLED_MODEL, locate_model
 from tests.model.small_tokenizer import few_words
 
 POSITIONS, QUERY, DOCUMENT = 37, 13, 19  # tokens

@@ -3,7 +3,7 @@
 python -m tests.many_cores serve ...
 """
 
-from service import cores
+from service.tables import cores
 
 CORES = 6
 

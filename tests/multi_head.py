@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.attention import MultiHeadAttention
+from model.attention.attention import MultiHeadAttention
+from model.attention.positions import Rotation
 from model.kernels import Affine
 from model.lessons import attention_probabilities, mix_values, score_keys
-from model.positions import Rotation
 
 Window = int | tuple[int | None, int | None]  # keys to the left and to the right; None is all
 

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from model.pooling import Pooling, PoolingMode
-from service.encode.admission import Admission
-from service.encode.reader import Reader
-from service.encode.resolver import linear_pooling
-from service.encode.worker import Worker
 from service.engine.batcher import Batcher
 from service.engine.fair.queue import JobQueue
 from service.engine.speed import LaneSpeed
-from service.keyring import KeyRing
-from service.replica import Replica
+from service.pipeline.admission import Admission
+from service.pipeline.find.resolver import linear_pooling
+from service.pipeline.reader import Reader
+from service.pipeline.replica import Replica
+from service.pipeline.worker import Worker
+from service.tables.keyring import KeyRing
 
 
 def altered(replica: Replica, **parts: Any) -> Replica:

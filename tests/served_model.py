@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 from starlette.types import ASGIApp
 
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
 from tests.api_document import hold
 
 Listen = Callable[..., AbstractAsyncContextManager[str]]

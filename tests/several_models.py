@@ -15,11 +15,11 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from service.edge.door import Door
-from service.edge.entrance import Doorway, Entrance
-from service.edge.transport import Protocol
+from service.door.door import Door
+from service.door.entrance import Doorway, Entrance
+from service.door.transport import Protocol
 from service.observe.scrape import join_pages
-from service.replica import Replica
+from service.pipeline.replica import Replica
 from tests.behind_entrance import Ray
 from tests.conftest import listening
 from tests.rays_haproxy import free_port, running, written_by_ray

@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.files.weights import BUNDLED_MODEL, locate_model
 
 MOST = 37  # rows of the position table
 LONG = 8192  # of the reranker that reads long documents

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("service", "model", "client/headlight_client")
 MARGIN = " " * 12
 PICTURE = re.compile(r"^```\n(service/\n.*?)^```$", re.MULTILINE | re.DOTALL)
-STAGE = re.compile(r"`(encode/\w+)\.py`[,.]")  # in the life of a request
+STAGE = re.compile(r"`(pipeline/[\w/]+)\.py`[,.]")  # in the life of a request
 FILE_MODULES = {"io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"}
 ERROR_STATUSES = {status.value for status in HTTPStatus if status >= HTTPStatus.BAD_REQUEST}
 # what changes something that a process has once
@@ -415,13 +415,12 @@ ABSENCES: dict[str, tuple[Callable[[str, ast.Module], bool], set[str]]] = {
             "service.app",
             "service.cluster.controller",
             "service.fleet",
-            "service.launch",
             "service.preflight",
-            "service.ray_session",
+            "service.start",
         },
     ),
     "imports prometheus_client": (uses("prometheus_client"), {"service.observe.metrics"}),
-    "states an HTTP status": (states_status, {"service.refusals"}),
+    "states an HTTP status": (states_status, {"service.tables.refusals"}),
     "imports more than a model needs": (
         within("model", uses_more_than("model", "safetensors", "tokenizers", "torch")),
         set(),
@@ -497,7 +496,7 @@ def test_ever_fewer_tests_reach_into_private_names() -> None:
         "replica.batcher._queue = 1",
         "client._transport.app",
         "monkeypatch.setattr(worker, '_most', 1)",
-        "monkeypatch.delattr('service.encode.resolver._names')",
+        "monkeypatch.delattr('service.pipeline.find.resolver._names')",
         "from service.commands.convert import _jobs",
         "super()._run_once()",
     ],
@@ -516,26 +515,30 @@ def test_ever_fewer_private_names_of_others_carry_a_promise() -> None:
 
 
 PLANTED = {
-    "an arrow up": ("service/settings.py", "import service.app", "settings -> app points up"),
+    "an arrow up": (
+        "service/tables/settings.py",
+        "import service.app",
+        "tables -> app points up",
+    ),
     "an arrow up in a room": (
-        "service/keys.py",
-        "from service import settings",
-        "keys -> settings points up",
+        "service/preflight/finding.py",
+        "from service.fleet import policy",
+        "preflight -> fleet points up",
     ),
     "a hidden arrow": (
         "service/observe/logs.py",
-        "from service.settings import KIB\nfrom service.cluster import network",
+        "from service.tables.settings import KIB\nfrom service.cluster import network",
         "observe -> cluster is not drawn",
     ),
     "an arrow of types": (
         "service/shapes/ask.py",
-        "if TYPE_CHECKING:\n    from service.encode import price",
-        "shapes -> encode is not drawn",
+        "if TYPE_CHECKING:\n    from service.pipeline import cost",
+        "shapes -> pipeline is not drawn",
     ),
     "a stage that knows the next": (
-        "service/encode/reader.py",
-        "from service.encode.price import step_flops",
-        "service.encode.reader knows the stage service.encode.price",
+        "service/pipeline/reader.py",
+        "from service.pipeline.cost import step_flops",
+        "service.pipeline.reader knows the stage service.pipeline.cost",
     ),
     "an API that imports another": (
         "service/api/cohere.py",
@@ -547,7 +550,7 @@ PLANTED = {
         "from service.api.tei import tokens",
         "service.api.query imports the API tei",
     ),
-    "a way back": ("model/config.py", "from service import settings", "imports more than"),
+    "a way back": ("model/config.py", "from service.tables import settings", "imports more than"),
     "a new file": ("service/helpers.py", "import os", "helpers is not drawn"),
     "a new room": ("model/helpers/texts.py", "import re", "model.helpers is not drawn"),
     "a circle": (
@@ -556,18 +559,18 @@ PLANTED = {
         "a circle: ",
     ),
     "a late import": (
-        "service/encode/gateway.py",
+        "service/pipeline/gateway.py",
         "def f():\n    import ray",
         "gateway imports ray",
     ),
     "a second counter": (
-        "service/edge/door.py",
+        "service/door/door.py",
         "import prometheus_client",
-        "service.edge.door imports prometheus_client",
+        "service.door.door imports prometheus_client",
     ),
     "a status": ("service/engine/batcher.py", "BUSY = 429", "batcher states an HTTP status"),
     "a named status": (
-        "service/edge/door.py",
+        "service/door/door.py",
         "from http import HTTPStatus",
         "door states an HTTP",
     ),
@@ -581,7 +584,11 @@ PLANTED = {
         "import orjson",
         "headlight_client.inputs imports more than a client needs",
     ),
-    "a library": ("model/positions.py", "import numpy", "model.positions imports more than"),
+    "a library": (
+        "model/attention/positions.py",
+        "import numpy",
+        "model.attention.positions imports more than",
+    ),
     "the environment": ("model/config.py", "import os\nos.environ['A']", "reads the environment"),
     "a file": ("model/maps/maps.py", "open('x')", "model.maps.maps touches files"),
     "a log line": ("model/encoder.py", "import logging", "model.encoder speaks"),
@@ -597,51 +604,57 @@ PLANTED = {
         "ray.util._ghost()",
         "service/app.py uses _ghost, and no table says so",
     ),
-    "a private argument": ("service/launch.py", "f(_hidden=1)", "service/launch.py uses _hidden"),
+    "a private argument": (
+        "service/start/launch.py",
+        "f(_hidden=1)",
+        "service/start/launch.py uses _hidden",
+    ),
     "a variable of Ray's": (
         "service/cluster/ingress.py",
         "GHOST = 'RAY_SERVE_GHOST'",
         "service/cluster/ingress.py uses RAY_SERVE_GHOST",
     ),
     "global state": (
-        "service/encode/price.py",
+        "service/pipeline/cost.py",
         "def f():\n    global spent",
-        "service/encode/price.py changes the process",
+        "service/pipeline/cost.py changes the process",
     ),
     "an entry in a library's table": (
-        "service/encode/price.py",
+        "service/pipeline/cost.py",
         "from uvicorn import config\nconfig.HTTP_PROTOCOLS['auto'] = 'x'",
-        "service/encode/price.py changes the process",
+        "service/pipeline/cost.py changes the process",
     ),
     "an entry in a table of ours": (
-        "service/encode/price.py",
+        "service/pipeline/cost.py",
         "SEEN = {}\nSEEN.setdefault(1, 2)",
-        "service/encode/price.py changes the process",
+        "service/pipeline/cost.py changes the process",
     ),
     "a setting of all threads": (
-        "service/encode/price.py",
+        "service/pipeline/cost.py",
         "import torch\ntorch.set_num_threads(1)",
-        "service/encode/price.py changes the process",
+        "service/pipeline/cost.py changes the process",
     ),
 }
 
 
 @pytest.mark.parametrize("above", ["", "worker"], ids=["as it is", "a file that imports moved up"])
-def test_a_file_of_encode_imports_only_those_before_it(above: str) -> None:
-    """The list in gateway.py's docstring names each file of encode/, in an order that holds."""
+def test_a_file_of_pipeline_imports_only_those_before_it(above: str) -> None:
+    """The list in gateway.py's docstring names each file of pipeline/, in an order that holds."""
     files = graph(parsed(ROOT))
-    text = ast.get_docstring(parsed(ROOT)["service.encode.gateway"]) or ""
+    text = ast.get_docstring(parsed(ROOT)["service.pipeline.gateway"]) or ""
     lines = re.findall(r"^    (\S.*?)(?:   +.*)?$", text, re.MULTILINE)
-    order = [f"service.encode.{name}" for line in lines for name in line.split()]
+    order = [
+        f"service.pipeline.{name.replace('/', '.')}" for line in lines for name in line.split()
+    ]
     if above:  # a list that does not hold is seen
-        order.remove("service.encode.gateway")
-        order.insert(order.index(f"service.encode.{above}"), "service.encode.gateway")
+        order.remove("service.pipeline.gateway")
+        order.insert(order.index(f"service.pipeline.{above}"), "service.pipeline.gateway")
 
     early = [
         (name, to) for place, name in enumerate(order) for to in files[name] if to in order[place:]
     ]
 
-    assert sorted(order) == sorted(name for name in files if name.startswith("service.encode."))
+    assert sorted(order) == sorted(name for name in files if name.startswith("service.pipeline."))
     assert bool(early) is bool(above)
 
 
@@ -707,15 +720,15 @@ def test_a_planted_breach_is_caught(house: Path, file: str, line: str, sentence:
         ("ARCHITECTURE.md", "-> fleet ", "-> api fleet ", "start -> api is drawn, and no file"),
         (
             "ARCHITECTURE.md",
-            "`encode/reader.py`,",
-            "`encode/ghost.py`,",
-            "service.encode.ghost is no stage",
+            "`pipeline/reader.py`,",
+            "`pipeline/ghost.py`,",
+            "service.pipeline.ghost is no stage",
         ),
         (
             UPSTREAM,
             "`_temp_dir`",
             "`_temp_dir` `_ghost`",
-            "service/ray_session.py is said to use _ghost",
+            "service/start/ray_session.py is said to use _ghost",
         ),
         (
             STATE,

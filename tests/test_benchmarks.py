@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 
 from model import kernels
 from model.kernels import PLAIN
-from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.files.weights import BUNDLED_MODEL, locate_model
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))

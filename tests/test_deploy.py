@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from service.cluster import ingress
-from service.cluster.progress import StartFailed
+from service.cluster.start_report import StartFailed
 from service.preflight import variables
-from service.settings import Settings
+from service.tables.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from starlette.types import ASGIApp
 
 from service.cli import main
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
 from tests.late_interaction import bundled
 from tests.task_heads import classifier
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.cluster import haproxy, ingress
-from service.refusals import REFUSALS
-from service.settings import KIB, MIB, Settings
+from service.tables.refusals import REFUSALS
+from service.tables.settings import KIB, MIB, Settings
 from tests.limits import INNER, NO_LIMITS, ROWS, Row
 
 ROOT = Path(__file__).parent.parent
@@ -153,7 +153,7 @@ def test_the_page_is_the_codes() -> None:
 
 def test_a_limit_of_the_door_is_enforced_by_one_file() -> None:
     """Where two do it, one of them is never reached, or they differ one day."""
-    door = {path: ast.parse(path.read_text()) for path in FILES if path.parent.name == "edge"}
+    door = {path: ast.parse(path.read_text()) for path in FILES if path.parent.name == "door"}
     shown = {row.name for row in ROWS}
     own = {name for tree in door.values() for name in bounding(tree)} & shown
 

@@ -16,8 +16,8 @@ from starlette.types import ASGIApp
 
 from service.api import ROUTES
 from service.api.pages import PAGE_PREFIX
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
 from tests.limits import ROWS
 from tests.several_models import FIRST, RERANKER, one_address, save_reranker
 from tests.test_limits import beyond

@@ -78,11 +78,11 @@ DIALECT: Mapping[str, Change] = {
         from service.api.dialect import JSONCall, json_reply
         from service.observe.families import OF_TEXT
         from service.questions.encode import EncodeRequest
-        from service.refusals import Refused
+        from service.tables.refusals import Refused
         from service.shapes.answer import Each, Encoded
         from service.shapes.call import EMBEDDING_CODES, Api, Example, Reply
         from service.shapes.inputs import Strings
-        from service.wording.wire import ForeignRequest
+        from service.tables.wording.wire import ForeignRequest
 
 
         class ToyRequest(ForeignRequest):
@@ -161,7 +161,7 @@ QUESTION: Mapping[str, Change] = {
         from service.shapes.answer import Encoded
         from service.shapes.ask import Ask
         from service.shapes.inputs import Gates, Strings, Texts
-        from service.wording.wire import Wire
+        from service.tables.wording.wire import Wire
 
 
         class Lengths(Wire):
@@ -197,8 +197,8 @@ QUESTION: Mapping[str, Change] = {
 
         from collections.abc import Iterable, Sequence
 
-        from service.encode.resolver import Resolver
-        from service.encode.worker import Workers
+        from service.pipeline.find.resolver import Resolver
+        from service.pipeline.worker import Workers
         from service.questions.toy import LengthsRequest
         from service.shapes.answer import AnswerItem
         from service.shapes.ask import Custom
@@ -334,7 +334,7 @@ PROBE: Mapping[str, Change] = {
     '''),
 }
 METRIC: Mapping[str, Change] = {
-    "service/engine/health.py": after(
+    "service/proof/health.py": after(
         (
             '        metrics.add_gauge("ready", "Whether the replica may serve.", '
             "lambda: float(self._is_fine()))",

@@ -21,10 +21,10 @@ import pytest
 from starlette.types import ASGIApp
 
 from model.loading.sentence_transformers import Prompts
-from service.edge import body
-from service.keys import Key, parse_keys
-from service.refusals import REFUSALS
-from service.replica import Replica
+from service.door import body
+from service.pipeline.replica import Replica
+from service.tables.keys import Key, parse_keys
+from service.tables.refusals import REFUSALS
 from tests.refusals import JSON, ROWS, TEAM_KEY, Row
 from tests.replica_internals import pooled_by, under
 
@@ -183,7 +183,7 @@ def test_every_refusal_has_a_request() -> None:
 async def write() -> None:
     """Write the page, by a replica of its own."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    from service.settings import Settings
+    from service.tables.settings import Settings
     from tests.conftest import application
 
     replica = await Replica.start(Settings(device="cpu", threads=2), "replica-1")

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from service.keys import parse_keys
-from service.replica import Replica
+from service.pipeline.replica import Replica
+from service.tables.keys import parse_keys
 from tests import runbooks
 from tests.replica_internals import under
 

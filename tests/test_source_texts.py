@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.attention import MultiHeadAttention
+from model.attention.attention import MultiHeadAttention
 from model.kernels import Affine
-from service.replica import Replica
+from service.pipeline.replica import Replica
 from tests.multi_head import MultiHead, attend, head_weights
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

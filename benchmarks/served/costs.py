@@ -21,8 +21,8 @@ from served.texts import Texts, embed_body, make_counter, words_with_tokens
 
 from model.packing import Sequence
 from service.engine.lanes import Lanes
-from service.engine.loading import load_model, use_compiled_pass
-from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.files.loading import load_model, use_compiled_pass
+from service.files.weights import BUNDLED_MODEL, locate_model
 from service.shapes.work import Outputs, Work
 
 TOKENS, SIZES = 16, (1, 2, 4, 8, 16, 32, 64)  # of a text, and texts in a batch

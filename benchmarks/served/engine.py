@@ -71,7 +71,7 @@ def serve_lines() -> None:
     """Be the process: for each line of stdin, encode for so long and say what it took."""
     from in_process import CORES, make_our_encoder
 
-    from service.engine.weights import BUNDLED_MODEL, locate_model
+    from service.files.weights import BUNDLED_MODEL, locate_model
 
     encode, sizes = (
         make_our_encoder(CORES),

@@ -21,7 +21,7 @@ from typing import Any
 from served.balancer import Balancer
 
 from service.engine.batcher import Batcher
-from service.engine.machine import batch_budget
+from service.proof.machine import batch_budget
 
 PROXY_THREADS = 2  # of HAProxy, as service/cluster/ingress.py has it
 DEADLINE_SECONDS = 600.0

@@ -22,9 +22,9 @@ import yaml
 
 from service.api import ROUTES
 from service.cluster import haproxy, ingress
-from service.models import OWN
+from service.cluster.model_settings import OWN
 from service.observe.families import METRICS_PATH
-from service.settings import BINARY_FACTOR, Settings
+from service.tables.settings import BINARY_FACTOR, Settings
 
 HERE = Path(__file__).parent
 CHART = HERE / "headlight"

@@ -2,6 +2,7 @@
 
 import math
 
+from model.attention.positions import Rope
 from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.families import llama, qwen3
@@ -15,7 +16,6 @@ from model.families.fields import (
     refuse_other_values,
 )
 from model.families.ropes import EVERYWHERE, LOCAL, read_dictionary, read_rope
-from model.positions import Rope
 
 GLOBAL_EVERY = 6  # without layer_types every sixth layer attends everywhere
 # by kind of layer, the key of the rotary base, and its default

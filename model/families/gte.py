@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
+from model.attention.positions import NtkRope, Rope
 from model.config import LINEAR_NAMES, EncoderConfig
 from model.families import bert, nomic
 from model.families.family import MASKED_LM, Family, HeadRecipe, TinyModel
 from model.families.fields import Config, name_sizes, read_number, refuse_other_values
 from model.families.ropes import read_angles_of_width, read_dictionary
-from model.positions import NtkRope, Rope
 
 THETA = 160_000.0  # where config.json does not say
 NTK_KEYS = {"type", "factor"}  # of rope_scaling

@@ -1,13 +1,13 @@
-"""Jina Embeddings v3: BERT with rotary positions, and adapters of tasks, of which see tasks.py."""
+"""Jina Embeddings v3: BERT with rotary positions, and adapters (loading/jina_adapters.py)."""
 
 from dataclasses import replace
 
+from model.attention.positions import Rope
 from model.config import EncoderConfig
 from model.families import bert, nomic, roberta
 from model.families.family import Family, TinyModel
 from model.families.fields import Config, name_sizes, read_number, refuse_other_values
 from model.families.ropes import check_head_size, read_angles_of_width
-from model.positions import Rope
 
 NAME, ROBERTA = "jina_embeddings_v3", "xlm-roberta"  # transformers' name, and its own code's
 CODE_REPOSITORY = "xlm-roberta-flash-implementation"  # as auto_map names it

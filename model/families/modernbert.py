@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from model.attention.positions import Rope
 from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.families.family import (
@@ -21,7 +22,6 @@ from model.families.fields import (
     refuse_other_values,
 )
 from model.families.ropes import EVERYWHERE, LOCAL, check_head_size, read_dictionary, read_rope
-from model.positions import Rope
 
 GLOBAL_EVERY = 3  # without layer_types every third layer attends everywhere
 THETA_EVERYWHERE, THETA_LOCAL = 160_000.0, 10_000.0  # where config.json does not say

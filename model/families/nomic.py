@@ -1,5 +1,6 @@
 """NomicBERT: BERT with rotary positions, gates and no biases."""
 
+from model.attention.positions import Rope
 from model.config import EncoderConfig
 from model.families import bert
 from model.families.family import Family, TinyModel
@@ -11,7 +12,6 @@ from model.families.fields import (
     refuse_other_values,
 )
 from model.families.ropes import read_angles_of_width
-from model.positions import Rope
 
 THETA = 1000.0  # where config.json does not say
 HUB_SIZE_KEYS = {  # as SIZE_KEYS, for configs on the hub

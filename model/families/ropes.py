@@ -6,9 +6,9 @@ What the encoder would not compute exactly is refused by name.
 import math
 from collections.abc import Mapping
 
+from model.attention.positions import LinearRope, Llama3Rope, ProportionalRope, Rope, YarnRope
 from model.errors import CheckpointError
 from model.families.fields import Config, read_number, refuse_other_values
-from model.positions import LinearRope, Llama3Rope, ProportionalRope, Rope, YarnRope
 
 EVERYWHERE, LOCAL = "full_attention", "sliding_attention"  # kinds of layer, where there are two
 # keys that a dictionary of any rope_type may have, and those that each rope_type adds

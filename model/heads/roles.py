@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.positions import beyond_reach
-from model.reach import Reach
+from model.attention.positions import beyond_reach
+from model.attention.reach import Reach
 
 # measures that are means over rows
 AVERAGED_MEASURES = ("previous", "next", "self", "cls", "sep", "special", "entropy_ratio")

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.alibi import Slopes, head_slopes
-from model.attention import HeadNorms, MultiHeadAttention
+from model.attention.alibi import Slopes, head_slopes
+from model.attention.attention import HeadNorms, MultiHeadAttention
+from model.attention.disentangled import DistanceBias, distance_rows, project_table
+from model.attention.positions import Rope, Rotation, sinusoids
 from model.config import EncoderConfig, Relative
-from model.disentangled import DistanceBias, distance_rows, project_table
 from model.encoder import Embeddings, Encoder, Layer, Norms
 from model.kernels import Affine, Kernels, Linear, NormedLinear, normalise
-from model.positions import Rope, Rotation, sinusoids
 
 SEED = 0  # of weights drawn at random
 

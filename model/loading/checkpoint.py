@@ -2,7 +2,7 @@
 
 Reads config.json, tokenizer.json and safetensors (one file, or shards with their index). Nothing is
 guessed: what the encoder does not compute exactly is refused by name. This is the outline; the
-details are in files.py, families/ (the families' names of sizes and tensors), formats.py (what a
+details are in files.py, families/ (the families' names of sizes and tensors), formats/ (what a
 folder holds besides an encoder), tensors.py, assembly.py, agreement.py (tokenizers) and
 sentence_transformers.py.
 """
@@ -20,7 +20,7 @@ from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.families import read_config_and_family
 from model.kernels import Kernels
-from model.loading import sentence_transformers, tasks
+from model.loading import jina_adapters, sentence_transformers
 from model.loading.adapters import count_stored, read_adapter
 from model.loading.agreement import read_tokenizer
 from model.loading.assembly import build_encoder, draw_tensors, expected_shapes
@@ -33,6 +33,7 @@ from model.loading.digests import (
 )
 from model.loading.files import TOKENIZER, WEIGHTS, find_weight_files
 from model.loading.formats import find_format
+from model.loading.formats.folder import ReadingRules
 from model.loading.modules import (
     MODULES_FILE,
     find_encoder_folder,
@@ -41,7 +42,6 @@ from model.loading.modules import (
     read_raw_config,
 )
 from model.loading.pipeline.keys import check_module_keys
-from model.loading.plain import ReadingRules
 from model.loading.sentence_transformers import Prompts
 from model.loading.task_heads import HeadSource
 from model.loading.tensors import by_bare_name, open_tensors, translate_names
@@ -131,7 +131,7 @@ def load_checkpoint(
     files = find_weight_files(own, folder)
     raw = read_raw_config(folder)
     config, family = read_config_and_family(raw)
-    form, stack = find_format(folder, raw), tasks.read_stack(raw, family)
+    form, stack = find_format(folder, raw), jina_adapters.read_stack(raw, family)
     lower_case = sentence_transformers.read_lower_case(folder)
     tokenizer, rules = read_tokenizer(
         folder, family, raw, lower_case=lower_case, template=form.read_template()
@@ -147,7 +147,7 @@ def load_checkpoint(
     max_tokens = sentence_transformers.read_max_tokens(folder, config.max_tokens)
     prompts = sentence_transformers.read_prompts(folder)
     with open_tensors({path.name: path for path in files}, numbers=numbers) as stored:
-        tensors = tasks.without_adapters(stack, stored)
+        tensors = jina_adapters.without_adapters(stack, stored)
         weights = translate_names(
             form.select_encoder_tensors(tensors), expected_shapes(config), family
         )
@@ -190,7 +190,7 @@ def count_adapter_numbers(folder: Path, adapters: Mapping[str, Path]) -> int:
     """
     raw = read_raw_config(folder)
     config, family = read_config_and_family(raw)
-    folders = {**tasks.find_adapter_folders(raw, family, folder), **adapters}
+    folders = {**jina_adapters.find_adapter_folders(raw, family, folder), **adapters}
     return sum(count_stored(own, config, family) for own in folders.values())
 
 
@@ -206,7 +206,10 @@ def with_adapters(model: Model, folder: Path, adapters: Mapping[str, Path]) -> M
     """
     raw = read_raw_config(folder)
     family = read_config_and_family(raw)[1]
-    stack, folders = tasks.read_stack(raw, family), tasks.find_adapter_folders(raw, family, folder)
+    stack, folders = (
+        jina_adapters.read_stack(raw, family),
+        jina_adapters.find_adapter_folders(raw, family, folder),
+    )
     if twice := adapters.keys() & {*folders, *(stack.tasks if stack else ())}:
         raise CheckpointError(f"adapter {min(twice)}: the checkpoint has a task of that name")
     folders |= adapters
@@ -216,7 +219,7 @@ def with_adapters(model: Model, folder: Path, adapters: Mapping[str, Path]) -> M
         _check_adapter_modules(model, folder, own)
     dtype, heads = model.encoder.embeddings.word.dtype, bool(model.task_heads)
     known = model.encoder, family, model.digest, dtype, heads
-    read = tasks.read_adapters(stack, find_encoder_folder(folder), *known) if stack else {}
+    read = jina_adapters.read_adapters(stack, find_encoder_folder(folder), *known) if stack else {}
     read |= {name: read_adapter(own, *known) for name, own in folders.items()}
     return replace(model, adapters=read, instructions=stack.instructions if stack else {})
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from model.loading.files import CONFIG, TOKENIZER
+from model.loading.formats.folder import FolderFormat
 from model.loading.modules import find_encoder_folder, find_weighed_files, read_overrides
-from model.loading.plain import FolderFormat
 from model.loading.sentence_transformers import Prompts
 from model.loading.task_heads import list_digest_facts
 from model.pooling import Pooling

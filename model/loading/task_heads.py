@@ -4,9 +4,9 @@ config.json                         architectures, id2label, problem_type
 config_sentence_transformers.json   a CrossEncoder's activation
 1_SpladePooling/config.json         how logits over the vocabulary become weights
 
-A checkpoint has one task head, except for BGE-M3's two (linears.py). Its config.json names it under
-"architectures", behind the family's name, as in BertForSequenceClassification. The family's recipe
-says which tensors it has and how it computes.
+A checkpoint has one task head, except for BGE-M3's two (formats/bge_m3.py). Its config.json names
+it under "architectures", behind the family's name, as in BertForSequenceClassification. The
+family's recipe says which tensors it has and how it computes.
 """
 
 import math

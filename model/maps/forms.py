@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from model.attention import Trace
+from model.attention.attention import Trace
 from model.maps import maps
 from model.maps.choices import Form, Weight
 from model.maps.maps import count_wins, find_dominance, roll_out

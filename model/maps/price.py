@@ -9,11 +9,11 @@ GFLOP/s, at 8 to 1,536 tokens.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from model.attention.reach import Reach
 from model.config import EncoderConfig
 from model.maps.choices import STATISTIC_FIELDS, Form
 from model.maps.forms import Selection
 from model.maps.tiles import tile_height
-from model.reach import Reach
 
 FLOAT32_SIZE = 4  # bytes of a float32
 KEPT_BYTES = 24  # of a key that `top` keeps, until the tiles of its layer are joined

@@ -27,7 +27,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from model.attention import Trace
+from model.attention.attention import Trace
 from model.maps.choices import STATISTIC_FIELDS
 from model.maps.tiles import MapReader, Tile, output_norms
 

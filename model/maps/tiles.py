@@ -22,11 +22,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from model.attention import TILE_QUERIES, Trace, tiles_within_reach
+from model.attention.attention import TILE_QUERIES, Trace, tiles_within_reach
+from model.attention.positions import beyond_reach
+from model.attention.reach import EVERYWHERE
 from model.maps.choices import Weight
 from model.maps.units import Units, divide_into_units
-from model.positions import beyond_reach
-from model.reach import EVERYWHERE
 from model.steady import exp2, without_idle_threads
 
 LOG2E = 1 / math.log(2)  # natural logarithms times it are to base 2

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from model import packing
-from model.attention import TILE_QUERIES
+from model.attention.attention import TILE_QUERIES
 from model.config import EncoderConfig, PoolingMode
 from model.encoder import Encoded, Encoder
 from model.native.stack import NativeStack

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from model import kernels
-from model.attention import TILE_QUERIES, Trace
+from model.attention.attention import TILE_QUERIES, Trace
 from model.encoder import Encoded, Encoder, Layer
 from model.kernels import Affine, Kernels, NormedLinear
 from model.native.operators import ONEDNN_NAMES

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.attention import MultiHeadAttention, Trace
+from model.attention.attention import MultiHeadAttention, Trace
 from model.config import Activation, EncoderConfig, NormKind, PoolingMode
 from model.encoder import Encoded, Encoder, Layer
 from model.flops import pass_flops

@@ -34,13 +34,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from model.attention import MultiHeadAttention
+from model.attention.attention import MultiHeadAttention
+from model.attention.positions import beyond_reach
 from model.config import EncoderConfig
 from model.encoder import Encoded, Encoder
 from model.maps import price
 from model.maps.forms import Selection
 from model.packing import Sequence
-from model.positions import beyond_reach
 from model.probes.carried import Carrier, Sources
 from model.probes.maps import Maps
 from model.probes.probe import FLOAT_BYTES, Made, Sizes

@@ -21,15 +21,15 @@ from service.api.inputs import END_CUTS, CutEnd, Dimensions, check_dense, find_p
 from service.api.precisions import NUMBER_BYTES, Precision, pooled_vectors, to_precision
 from service.observe.families import OF_TEXT
 from service.questions.encode import EncodeRequest
-from service.refusals import Refused
 from service.shapes.answer import Each, Encoded
 from service.shapes.ask import Custom, Documents
 from service.shapes.call import EMBEDDING_CODES, Api, Example, ModelFacts, Reply, RequestHead
 from service.shapes.inputs import Strings
 from service.shapes.outputs import DEFAULT_POOLED
 from service.shapes.price import PARTS, Layout
-from service.wording.wire import ForeignRequest
-from service.wording.words import Loc
+from service.tables.refusals import Refused
+from service.tables.wording.wire import ForeignRequest
+from service.tables.wording.words import Loc
 
 InputType = Literal["search_document", "search_query", "classification", "clustering"]
 Precisions = TypeAliasType("Precisions", Annotated[list[Precision], FailFast()])

@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import orjson
 
-from service import refusals
-from service.encode import answer
 from service.engine.fair.turns import in_turns
-from service.refusals import Refused
+from service.pipeline.write import answer
 from service.shapes.answer import JSON, Encoded
 from service.shapes.call import Call, Reply, RequestHead, Turn
-from service.wording.words import Loc, write_place
+from service.tables import refusals
+from service.tables.refusals import Refused
+from service.tables.wording.words import Loc, write_place
 
 if TYPE_CHECKING:  # the chart is rendered where there is no torch
-    from service.replica import Replica
+    from service.pipeline.replica import Replica
 
 
 def json_reply(value: Any, status: int = 200) -> Reply:

@@ -19,10 +19,10 @@ from model.config import Task
 from model.maps.choices import STATISTIC_FIELDS
 from service import VERSION
 from service.api import ROUTES
-from service.refusals import MEDIA_TYPE, REFUSALS
 from service.shapes.answer import JSON
 from service.shapes.call import UNDESCRIBED, Route
-from service.wording.wire import IGNORED, SPACE, TRUNCATED, WARNING
+from service.tables.refusals import MEDIA_TYPE, REFUSALS
+from service.tables.wording.wire import IGNORED, SPACE, TRUNCATED, WARNING
 
 ENUM_VALUES = {  # the enums that answers.yaml takes from the code, by the kind's name there
     "code": sorted(REFUSALS),

@@ -16,7 +16,7 @@ from service.api.inputs import Batch, CutEnd, Dimensions, Ids, MostTokens, Text,
 from service.api.precisions import Precision
 from service.shapes.inputs import Document, Documents
 from service.shapes.outputs import SmallPrecision
-from service.wording.wire import ForeignRequest
+from service.tables.wording.wire import ForeignRequest
 
 
 def _tag_form(value: object) -> str:

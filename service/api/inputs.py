@@ -8,13 +8,13 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
-from service.encode.names import why_not_dense
-from service.refusals import Refused
+from service.pipeline.find.names import why_not_dense
 from service.shapes import inputs
 from service.shapes.call import ModelFacts
 from service.shapes.inputs import InputItem, Strings
-from service.wording.wire import Integers
-from service.wording.words import quote_names
+from service.tables.refusals import Refused
+from service.tables.wording.wire import Integers
+from service.tables.wording.words import quote_names
 
 Sequences = TypeAliasType("Sequences", Annotated[list[Integers], FailFast()])
 Dimensions = Annotated[int, Field(ge=1)]  # how many numbers of a vector to keep

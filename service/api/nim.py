@@ -20,11 +20,11 @@ from service.api.ranking import (
 )
 from service.api.usage import count_usage
 from service.observe.families import OF_TEXT
-from service.refusals import Refused
 from service.shapes.answer import Each, Encoded
 from service.shapes.call import Api, Example, ModelFacts, Reply, RequestHead
 from service.shapes.price import Layout
-from service.wording.wire import ForeignRequest
+from service.tables.refusals import Refused
+from service.tables.wording.wire import ForeignRequest
 
 
 class RankingText(ForeignRequest):

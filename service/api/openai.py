@@ -24,10 +24,9 @@ from service.api.inputs import (
 )
 from service.api.precisions import Precision, pooled_vectors, to_base64, to_precision
 from service.api.usage import count_usage
-from service.encode.names import find_name
 from service.observe.families import OF_TOKENS
+from service.pipeline.find.names import find_name
 from service.questions.encode import EncodeRequest
-from service.refusals import OPENAI_STATUSES, Refused
 from service.shapes import inputs
 from service.shapes.answer import Array, Each, Encoded
 from service.shapes.ask import Custom
@@ -43,7 +42,8 @@ from service.shapes.call import (
 from service.shapes.inputs import Document
 from service.shapes.outputs import DEFAULT_POOLED
 from service.shapes.price import Layout
-from service.wording.words import quote_names
+from service.tables.refusals import OPENAI_STATUSES, Refused
+from service.tables.wording.words import quote_names
 
 # Our codes -> OpenAI's, and fields of EncodeRequest -> OpenAI's, where they differ
 OPENAI_CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_limit_exceeded"}

@@ -7,12 +7,12 @@ from typing import Any
 from service.api.dialect import RouteContext, json_reply
 from service.api.own import NATIVE
 from service.api.query import read_choice
-from service.cores import count_cores
-from service.encode.names import only_sparse
 from service.observe.metrics import OPENMETRICS_TYPE, TEXT_TYPE
 from service.observe.scrape import join_pages
-from service.refusals import Refused
+from service.pipeline.find.names import only_sparse
 from service.shapes.call import ANY_ROUTE_CODES, READ_ROUTE_CODES, Reply, RequestHead
+from service.tables.cores import count_cores
+from service.tables.refusals import Refused
 
 METRICS_SCOPES = ("all", "replica")  # values of GET /metrics?scope=: whose metrics the page holds
 LATE_CODES = ("overloaded", "deadline_unreachable", "deadline_exceeded")  # GET /v1/heads computes

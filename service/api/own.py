@@ -9,12 +9,12 @@ import yaml
 
 from service.api.dialect import JSONCall
 from service.observe.families import INPUTS
-from service.refusals import MEDIA_TYPE, REFUSALS, Refused, problem_details
 from service.shapes.answer import JSON, SAFETENSORS, Encoded
 from service.shapes.ask import Ask, Custom, WritesFile
 from service.shapes.call import Api, Example, ModelFacts, Parser, Reply, RequestHead, Route
 from service.shapes.price import Layout
-from service.wording.words import list_names
+from service.tables.refusals import MEDIA_TYPE, REFUSALS, Refused, problem_details
+from service.tables.wording.words import list_names
 
 
 def problem(refused: Refused, request_id: str) -> Reply:

@@ -1,4 +1,4 @@
-"""The vectors of an answer in the precision of the request; see encode/precisions.py."""
+"""The vectors of an answer in the precision of the request; see pipeline/write/precisions.py."""
 
 import base64
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from service.encode.precisions import quantize
+from service.pipeline.write.precisions import quantize
 from service.shapes.answer import Array, Encoded
 
 # How other APIs' requests have vectors written

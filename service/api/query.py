@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 
 from starlette.datastructures import QueryParams
 
-from service.refusals import Refused
-from service.wording.words import describe_value, quote_names, show_name, suggest_name
+from service.tables.refusals import Refused
+from service.tables.wording.words import describe_value, quote_names, show_name, suggest_name
 
 QUERY_PLACE = "query"  # in a refusal: the place of an unknown parameter
 

@@ -9,15 +9,15 @@ import numpy as np
 
 from model.text.tokenizer import Truncation
 from service.api.dialect import JSONCall
-from service.encode.shown import Classes, of_kind, short_numbers
+from service.pipeline.write.task_answers import Classes, of_kind, short_numbers
 from service.questions.encode import EncodeRequest
-from service.refusals import Refused
 from service.shapes.answer import Array, Encoded
 from service.shapes.ask import Custom, Documents
 from service.shapes.call import ENCODE_CODES, ModelFacts
 from service.shapes.price import Layout
-from service.wording.wire import ForeignRequest
-from service.wording.words import Loc
+from service.tables.refusals import Refused
+from service.tables.wording.wire import ForeignRequest
+from service.tables.wording.words import Loc
 
 RANKING_CODES = (*ENCODE_CODES, "task_not_found", "model_not_found")  # codes of routes that rank
 # Details of refusals

@@ -27,10 +27,10 @@ from service.api.ranking import (
 )
 from service.api.usage import count_usage
 from service.observe.families import OF_TEXT
-from service.refusals import Refused
 from service.shapes.answer import Each, Encoded
 from service.shapes.call import Api, Example, ModelFacts, Reply, RequestHead
 from service.shapes.inputs import Documents
+from service.tables.refusals import Refused
 
 DOCUMENTS_KEY = re.compile(rb'"documents"\s*:')  # a key, as a quote in a string has a backslash
 # What happens to texts that are too long, by the request's `truncate`: "own" cuts them on the

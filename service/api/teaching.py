@@ -4,9 +4,9 @@ from functools import partial
 
 from service.api.dialect import RouteContext
 from service.api.own import NATIVE, make_parser
-from service.encode.answer import write_pieces
-from service.encode.worker import one_step
 from service.observe.families import OF_TEXT
+from service.pipeline.worker import one_step
+from service.pipeline.write.answer import write_pieces
 from service.questions.explain import AttendBody, ExplainRequest
 from service.shapes.call import Example, Reply, RequestHead
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from string import Template
 
-from service.cluster import choice
+from service.cluster import choose_model
 
 TEMPLATE, OUR_FILE = Path(__file__).with_name("haproxy.cfg.tmpl"), "headlight.cfg"  # next to Ray's
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -91,8 +91,8 @@ def render(config: str, folder: Path) -> str:
     Raises:
         KeyError, ValueError: something is missing, so this is not Ray's configuration.
     """
-    sections = choice.read_sections(config)
-    backends = choice.read_backends(sections)
+    sections = choose_model.read_sections(config)
+    backends = choose_model.read_backends(sections)
     (_, metrics_port), (host, port), *_ = BIND.findall(config)
     host = os.environ.get(HOST_VARIABLE) or host
     pause = seconds_until_closed(config, folder / DRAINING_FILE)
@@ -102,7 +102,7 @@ def render(config: str, folder: Path) -> str:
         settings
         | {code: refusal(code) for code in REFUSALS}
         | bound_connections(int(settings["maxconn"]), max_descriptors())
-        | choice.choose_model(backends, folder),
+        | choose_model.choose_model(backends, folder),
         here=TEMPLATE.parent,
         buffer_bytes=BUFFER_BYTES,
         drains=int(pause is not None),
@@ -231,7 +231,7 @@ def main() -> None:
         path = Path(command[place])
         path.with_name(STOPPING_FILE).touch()
         ours, text = path.with_name(OUR_FILE), render(path.read_text(), path.parent)
-        kept = choice.replace_file(ours, text)
+        kept = choose_model.replace_file(ours, text)
         command[0], command[place] = str(path), str(ours) if kept else hold_in_memory(text)
         die_with_parent()
     os.execv(haproxy, command)

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from service.cluster import haproxy, network, tls
-from service.settings import MIB, Settings
+from service.tables.settings import MIB, Settings
 
 # Requests a replica may hold beyond those waiting in our queue: running ones, probes and scrapes.
 # With room to spare, the refusal of a full queue is always ours, never Ray's.
@@ -105,7 +105,7 @@ def common_variables(settings: Settings) -> dict[str, str]:
     """Return the variables of any Ray the service runs on, its own or a cluster's."""
     deadline = math.ceil(settings.deadline_seconds)
     return {
-        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge.entrance:outermost",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.door.entrance:outermost",
         "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.cluster.controller:prepare",
         "RAY_USAGE_STATS_ENABLED": "0",  # no call home
         HAPROXY_ENABLED: "1",
@@ -116,7 +116,7 @@ def common_variables(settings: Settings) -> dict[str, str]:
         ),
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(CLIENT_SECONDS),
         # HAProxy counts from when it has passed on a body, which a busy replica may be reading for
-        # 10 s more (edge/body.py).
+        # 10 s more (door/body.py).
         SERVER_TIMEOUT: str(deadline + 15),
         haproxy.KEEP_ALIVE_VARIABLE: str(settings.keep_alive_seconds),
         # It closes an idle connection with its next answer, or when its time is up.

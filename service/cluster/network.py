@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from service.settings import Settings
+from service.tables.settings import Settings
 
 # Ports of one service: a block of its own, below the range from which the kernel takes the
 # ports of outgoing connections. The first port of a block stands for the whole.

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from service.cluster.drain import Frontend
-from service.settings import Settings
+from service.tables.settings import Settings
 
 POLL_SECONDS = 5.0  # between two readings of the files
 PEM_NAME = "tls.pem"  # of certificate and key as HAProxy reads them

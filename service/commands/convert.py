@@ -4,7 +4,7 @@ pytorch_model.bin, or its shards            model.safetensors, or as many shards
 1_Pooling/ .., 0_Transformer/, a Router's    theirs too: model.safetensors next to each
 colbert_linear.pt, sparse_linear.pt         safetensors of that name
 vocab.txt, vocab.json, a SentencePiece model   tokenizer.json, where there is none or it contradicts
-                                            tokenizer_config.json (engine/tokenizers.py)
+                                            tokenizer_config.json (files/tokenizers.py)
 .json, .txt, .model, .safetensors, .metadata   as they are; nothing else is copied
 
 Each pickle is read in a process of its own (`pickles`), which compares what it wrote with it bit by
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from service.commands import pickles
 from service.commands.terminal import Failed
-from service.engine import tokenizers, weights
+from service.files import tokenizers, weights
 
 PICKLE_FILES = ("pytorch_model.bin", "model.pt", "model.bin")  # the first that exists is read
 PICKLE_INDEX = "pytorch_model.bin.index.json"  # which shard has each tensor

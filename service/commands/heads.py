@@ -16,13 +16,13 @@ from model.heads import roles
 from service.commands import grid
 from service.commands.terminal import Unusable, drawing
 from service.engine.lanes import Lanes
-from service.engine.loading import load_model
-from service.engine.weights import ModelNotFound, locate_model
+from service.files.loading import load_model
+from service.files.weights import ModelNotFound, locate_model
 from service.heads import sentences, store
 from service.heads.alone import ablate_heads, survey_alone
 from service.heads.sentences import BadCorpus, Corpus
-from service.wording.values import word_error
-from service.wording.words import list_names
+from service.tables.wording.values import word_error
+from service.tables.wording.words import list_names
 
 
 def measure_heads(

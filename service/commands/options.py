@@ -10,9 +10,9 @@ from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 
 from model.maps.choices import STATISTIC_FIELDS
-from service import keys
 from service.commands.terminal import Unusable
-from service.settings import Settings
+from service.tables import keys
+from service.tables.settings import Settings
 
 # Types of options that name a file
 FILE = click.Path(dir_okay=False, path_type=Path)

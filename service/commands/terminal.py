@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, NoReturn
 
-from service.cluster.progress import StartFailed
-from service.wording.values import word_error
+from service.cluster.start_report import StartFailed
+from service.tables.wording.values import word_error
 
 if TYPE_CHECKING:
     from rich.text import Text

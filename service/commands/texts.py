@@ -24,7 +24,7 @@ from service.commands.options import (
     read_key,
 )
 from service.commands.terminal import FAILED, Unusable, end_in_one_line, print_now
-from service.settings import Settings
+from service.tables.settings import Settings
 
 STOPPED_MESSAGE = "stopped; run the same command again to resume"
 BUNDLED_MODEL = Settings.model_fields["model"].default

@@ -11,7 +11,7 @@ others.
 
 import os
 
-from service.cores import count_cores
+from service.tables.cores import count_cores
 
 TOKENIZER_THREADS = 3
 

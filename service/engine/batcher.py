@@ -1,6 +1,6 @@
 """Runs waiting sequences as batches under a token budget; plain asyncio, no Ray.
 
-A request is admitted or refused as a whole, by service/encode/admission.py, which asks here; its
+A request is admitted or refused as a whole, by service/pipeline/admission.py, which asks here; its
 sequences may run in several batches.
 
 `_step` is the engine: it runs a batch and hands its results out.
@@ -18,9 +18,9 @@ from typing import Generic
 
 from service.engine.fair.queue import SMALL_TOKENS, JobQueue
 from service.engine.speed import LaneSpeed, LoneCores, RunningBatch
-from service.keys import Limits
-from service.refusals import Refused
 from service.shapes.job import Batch, Job, Result, Timing, Work
+from service.tables.keys import Limits
+from service.tables.refusals import Refused
 
 # A request behind others is admitted if it should be done within this share of its remaining time:
 # the speed varies, the answer must be written too, and work that is done late is lost.

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from service.engine.batcher import Batcher
-from service.memory import KINDS, PROCESS
 from service.observe.metrics import Metrics
 from service.shapes.work import Result, Work
+from service.tables.memory import KINDS, PROCESS
 
 # How to read the bytes of GPU memory in each state; called only if the replica runs on CUDA
 GPU_BYTES: dict[str, Callable[[], float]] = {

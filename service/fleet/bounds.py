@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from service.cluster import ingress
-from service.cluster.progress import StartFailed
+from service.cluster.start_report import StartFailed
 from service.fleet import policy
 from service.fleet.policy import BUSY, LOOP, WAITING
-from service.settings import Settings
+from service.tables.settings import Settings
 
 if TYPE_CHECKING:
-    from service.replica import Replica
+    from service.pipeline.replica import Replica
 
 REPORT_SECONDS = 2.0  # between two reports of a replica: Ray's own 10 s are most of a crowd's rise
 UPSCALE_DELAY_SECONDS = 4.0  # for two reports to agree

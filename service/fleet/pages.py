@@ -22,7 +22,7 @@ from ray.serve.schema import ApplicationStatusOverview
 
 from service.observe import scrape
 from service.preflight import cluster
-from service.refusals import Refused
+from service.tables.refusals import Refused
 
 SCRAPE_SECONDS = 1.0  # a replica that takes longer is left out of the page
 

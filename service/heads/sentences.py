@@ -19,8 +19,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from model.heads import relations, roles
-from service.wording.values import word_value_error
-from service.wording.words import write_place
+from service.tables.wording.values import word_value_error
+from service.tables.wording.words import write_place
 
 BUNDLED_CORPUS = "relations.jsonl"  # a file of this package
 EVEN_TEXTS = 8  # of the bundled corpus, by which a start checks that a model tells texts apart

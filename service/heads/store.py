@@ -18,17 +18,17 @@ from typing import Any
 import orjson
 
 from model.loading.checkpoint import Model
-from service.engine import cache
+from service.files import cache
 from service.heads import sentences
 from service.heads.survey import survey_heads
-from service.refusals import Refused
 from service.shapes.work import Result, Work
+from service.tables.refusals import Refused
 
 logger = logging.getLogger(__name__)
 
 SURVEY_VERSION = 4  # changes when equal weights and sentences would give a different survey
 
-# Runs works within a deadline and returns their results; see service/encode/admission.py
+# Runs works within a deadline and returns their results; see service/pipeline/admission.py
 RunWorks = Callable[[Sequence[Work], float], Awaitable[list[Result]]]
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from model import packing
+from model.attention.reach import Reach
 from model.heads import relations, roles
 from model.heads.mechanisms import DRAWS, Mechanism, MechanismTally
 from model.heads.relations import Link, Verdict
@@ -23,7 +24,6 @@ from model.loading.checkpoint import Model
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.probes import Maps
-from model.reach import Reach
 from model.text.frame import Tokenized
 from service.heads.sentences import Corpus, Sentence
 from service.shapes.work import Outputs, Result, Work

@@ -5,8 +5,8 @@ Source of the names: Prometheus, "Metric and label naming".
 
 from typing import NamedTuple
 
-from service.refusals import OVERLOADED, REFUSALS
 from service.shapes.record import NO_INPUT
+from service.tables.refusals import OVERLOADED, REFUSALS
 
 # Seconds of a request, each at most twice the one before, so that a p99 between two is wrong by at
 # most a factor of 2; 0.25 is the objective, 30 the deadline. A stage's are the same and finer ones.

@@ -24,8 +24,8 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from service.observe import families
-from service.refusals import CALLER_CODES, OVERLOADED
 from service.shapes.record import STAGES, Record
+from service.tables.refusals import CALLER_CODES, OVERLOADED
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # media type of Prometheus text
 OPENMETRICS_TYPE = openmetrics.CONTENT_TYPE_LATEST  # media type of OpenMetrics

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from service.observe.families import METRICS_PATH, PROBE_PATHS
 from service.observe.metrics import Metrics
-from service.refusals import UNAUTHORIZED_STATUS
 from service.shapes.record import TRACEPARENT, Record
+from service.tables.refusals import UNAUTHORIZED_STATUS
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.observe.tracing import Tracing

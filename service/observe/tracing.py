@@ -39,8 +39,8 @@ from opentelemetry.trace import Link, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service import VERSION
-from service.refusals import SERVICE_CODES
 from service.shapes.record import TRACEPARENT, Record, TraceContext
+from service.tables.refusals import SERVICE_CODES
 
 FILE_SCHEME = "file:"  # of a destination that is a file
 PACKAGE = "opentelemetry-exporter-otlp-proto-http"  # of the exporter to a collector

@@ -25,10 +25,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from service.cluster import network
 from service.cluster.ingress import NODE_LABEL
-from service.cluster.progress import StartFailed, last_line
+from service.cluster.start_report import StartFailed, last_line
 from service.preflight.finding import Checks, Finding
 from service.preflight.machine import replicas_key
-from service.settings import Settings
+from service.tables.settings import Settings
 
 if TYPE_CHECKING:
     from service.preflight.model import NodeReport

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from service.cluster.progress import StartFailed
+from service.cluster.start_report import StartFailed
 
 Entry = Literal["doctor", "serve", "join", "build", "node", "replica"]  # see above
 Grade = Literal["ok", "note", "FAIL"]  # of a finding; see there

@@ -11,10 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from service.cluster import haproxy, network, tls
-from service.cores import count_cores, describe_cores
 from service.preflight.finding import Checks, Finding, Grade
-from service.settings import MIB, Settings
-from service.wording.values import word_error
+from service.tables.cores import count_cores, describe_cores
+from service.tables.settings import MIB, Settings
+from service.tables.wording.values import word_error
 
 OLDEST, NEWEST = (3, 11), (3, 14)  # versions of Python for which torch and Ray have wheels
 PROCESSOR = Path("/proc/cpuinfo")  # lists its instruction sets
@@ -219,7 +219,7 @@ def check_accelerators(_: Settings) -> Iterator[Finding]:
 
 def check_device(settings: Settings) -> Iterator[Finding]:
     """Check whether the device offers the number format and same bits that the settings ask for."""
-    from service.engine import machine
+    from service.proof import machine
 
     try:
         machine.count_lanes(settings, machine.choose_precision(settings)[0])

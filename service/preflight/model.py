@@ -11,20 +11,21 @@ import torch
 from model import kernels
 from model.errors import CheckpointError
 from model.loading.checkpoint import Model, count_adapter_numbers
-from service import keyring
-from service.cluster.progress import StartFailed
-from service.engine import loading, machine, weights
-from service.engine.certificate import NO_CERTIFICATE, certify
-from service.engine.formats import compare_speeds
-from service.engine.machine import Unservable
-from service.engine.weights import ModelNotFound, ModelSource
+from service.cluster.start_report import StartFailed
+from service.files import loading, weights
+from service.files.weights import ModelNotFound, ModelSource
 from service.heads.samples import sample_texts
-from service.keyring import UnusableKeys
 from service.preflight import variables
 from service.preflight.finding import Checks, Finding, require, run
 from service.preflight.machine import WITH_TORCH, free_memory, mib, replicas_key
-from service.settings import MIB, Settings
-from service.wording.values import word_error
+from service.proof import machine
+from service.proof.certificate import NO_CERTIFICATE, certify
+from service.proof.formats import compare_speeds
+from service.proof.machine import Unservable
+from service.tables import keyring
+from service.tables.keyring import UnusableKeys
+from service.tables.settings import MIB, Settings
+from service.tables.wording.values import word_error
 
 # The least memory of a replica without its weights: Python, torch and Ray
 REPLICA_BYTES = 192 * MIB
@@ -149,7 +150,7 @@ def check_memory(*models: tuple[Settings, ModelSource]) -> Iterator[Finding]:
 
 
 CHECKS: Checks = {
-    measure_speed: {"doctor"},  # serve prints it (apart.py)
+    measure_speed: {"doctor"},  # serve prints it (isolated.py)
     # neither for a node, whose report has the digest, and a lack of memory apart
     open_checkpoint: {"doctor", "serve"},
     measure_nearness: {"doctor"},

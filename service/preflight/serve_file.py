@@ -15,10 +15,10 @@ from pydantic import BaseModel, ValidationError
 from ray.runtime_env import RuntimeEnv
 from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 
-from service.cluster.choice import TAKEN
+from service.cluster.choose_model import TAKEN
 from service.preflight.finding import Finding
-from service.wording.values import word_value_error, word_yaml_error
-from service.wording.words import Loc, write_place
+from service.tables.wording.values import word_value_error, word_yaml_error
+from service.tables.wording.words import Loc, write_place
 
 # The keys of a deployment that Ray takes as any mapping, and their models
 MAPPING_MODELS = {

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from service.cluster import ingress
-from service.cluster.progress import StartFailed
+from service.cluster.start_report import StartFailed
 from service.preflight.finding import Finding
-from service.settings import Settings
+from service.tables.settings import Settings
 
 
 def require_variables(

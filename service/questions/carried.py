@@ -6,8 +6,8 @@ from dataclasses import replace
 from model.config import EncoderConfig
 from model.maps.units import Units
 from model.probes import Probe
-from service.encode.resolver import Resolver
 from service.engine.fair.turns import in_turns
+from service.pipeline.find.resolver import Resolver
 from service.shapes.work import Outputs, Work
 
 TILE_ROWS = 1024  # tokens times sources of a work, which holds its lane for less than half a second

@@ -8,10 +8,10 @@ from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
-from service.encode import answer
+from service.pipeline.write import answer
 from service.shapes.answer import AnswerItem, Array, Each, Encoded, Records
 from service.shapes.inputs import Input, InputItem
-from service.wording.wire import Wire
+from service.tables.wording.wire import Wire
 
 # Messages of validation errors
 NO_PAIRS_HERE: LiteralString = 'texts are compared one by one here: no "pair" and no "spans"'

@@ -36,7 +36,7 @@ class Identity:
 
     model: str  # name of the model, and of the adapter if there is one
     weights: str  # digest of the weights
-    numerics: str  # name of the arithmetic; see service/engine/numerics.py
+    numerics: str  # name of the arithmetic; see service/proof/numerics.py
 
     def adapted(self, name: str, digest: str, numerics: str) -> "Identity":
         """Return the identity of the model with an adapter; `digest` is of both's weights."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 from model.text.tokenizer import Truncate, Truncation
 from service.shapes.inputs import Floats, Gate, Texts
 from service.shapes.price import Layout
-from service.wording.wire import Wire
+from service.tables.wording.wire import Wire
 
 if TYPE_CHECKING:  # the chart is rendered where there is no torch
     from service.shapes.answer import Encoded

@@ -8,10 +8,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import orjson
 
-from service.refusals import BODY_CODES, HEADER_CODES, REFUSALS, Refused
 from service.shapes.answer import JSON, Encoded
 from service.shapes.ask import Ask, Custom
 from service.shapes.record import NO_INPUT, Record
+from service.tables.refusals import BODY_CODES, HEADER_CODES, REFUSALS, Refused
 
 # Codes of the refusals of any route; of one that takes a body; of one that encodes; of one that
 # answers vectors; and of one without a body
@@ -147,7 +147,7 @@ class Call(ABC):
         """Write the answer and return the response.
 
         Args:
-            turn: held while a large answer is written; see service/encode/answer.py.
+            turn: held while a large answer is written; see service/pipeline/write/answer.py.
         """
 
 
@@ -197,7 +197,7 @@ class Api(NamedTuple):
     Args:
         name: shown in the API document.
         problem: writes a refusal in its form.
-        statuses: by code, where they differ from those in service/refusals.py.
+        statuses: by code, where they differ from those in service/tables/refusals.py.
         codes, body_codes: codes of refusals, of routes without and with a body.
         document: the URL of its own document, which describes its answers; empty: ours does.
     """

@@ -32,7 +32,7 @@ from model.maps.choices import (
     group_heads_by_layer,
 )
 from service.shapes.spans import Spans
-from service.wording.wire import ForeignRequest, Integers, Wire
+from service.tables.wording.wire import ForeignRequest, Integers, Wire
 
 Floats = Literal["float32", "float16"]  # number format of an array
 

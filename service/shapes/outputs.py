@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from model.config import PoolingMode, Side, Task
 from model.maps.choices import Level
-from service.wording.wire import Wire
+from service.tables.wording.wire import Wire
 
 SmallPrecision = Literal["int8", "uint8", "binary", "ubinary"]  # formats of a byte or a bit
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple, get_args
 
-from service.refusals import Refused
+from service.tables.refusals import Refused
 
 # The parts of an answer that are arrays, or that many numbers
 Part = Literal[
@@ -42,7 +42,7 @@ MOST_ARRAYS = 100_000  # of an answer that is a file, whose header names each
 
 
 # Bytes of one of these, besides its numbers: in the header, and of the objects that hold it, as
-# tests/service/encode/test_answer.py measures them
+# tests/service/pipeline/write/test_answer.py measures them
 NAMED_BYTES, ARRAY_BYTES = 100, 420
 
 

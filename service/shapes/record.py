@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from service.memory import UNBOUNDED, Hold, Memory
+from service.tables.memory import UNBOUNDED, Hold, Memory
 
 REQUEST_ID, TRACEPARENT = "x-request-id", "traceparent"  # headers that name a request
 
@@ -36,7 +36,7 @@ class Record:
 
     route: str  # path of the route, or `other`; `own` for the service's own works
     method: str = "_OTHER"  # HTTP method; `_OTHER` for one that is not known
-    request_id: str = ""  # the client's, or a new one; see edge/request.py
+    request_id: str = ""  # the client's, or a new one; see door/request.py
     key: str = ""  # name of the API key that it came with
     input: str = "none"  # kind of its inputs, as the metrics' label
     code: int = CLIENT_CLOSED  # HTTP status of its answer

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from model.text.tokenizer import Truncation
 from service.shapes.ask import Documents
 from service.shapes.inputs import Texts
-from service.wording.words import Loc
+from service.tables.wording.words import Loc
 
 if TYPE_CHECKING:  # the wire needs places, where there may be no torch
     from model.text.frame import Role

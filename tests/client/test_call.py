@@ -18,7 +18,7 @@ from headlight_client import (
     RequestRefused,
     errors,
 )
-from service.replica import Replica
+from service.pipeline.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from headlight_client import RequestRefused
-from service.encode import swept
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -74,7 +73,7 @@ async def test_a_comparison_too_large_as_a_whole_is_sent_in_halves(
     call: Any, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Joined in order; a fault keeps the caller's count."""
-    monkeypatch.setattr(swept, "MOST_COPIES", 4 * 72)  # of four texts
+    monkeypatch.setattr("service.pipeline.edit.sweep.MOST_COPIES", 4 * 72)  # of four texts
     sweep = {"heads": "all"}
     texts = [f"{i}" for i in range(5)]
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
-from service.engine import weights
+from service.files import weights
 from tests.cluster import load, nodes
 from tests.ray import test_scaling as scaling
 from tests.ray.drill import Journal, wait

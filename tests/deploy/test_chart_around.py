@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from service.edge.entrance import PROBE
-from service.edge.rules import PROBED_PATHS
+from service.door.entrance import PROBE
+from service.door.rules import PROBED_PATHS
 from tests.deploy.values import every_case, every_cluster
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from service import models, sources
-from service.cluster import ingress
+from service.cluster import ingress, model_settings
 from service.preflight import machine
-from service.settings import Settings
+from service.tables import sources
+from service.tables.settings import Settings
 from tests.deploy.values import DEPLOYMENTS
 
 every_deployment = pytest.mark.parametrize("case", DEPLOYMENTS)
@@ -72,9 +72,9 @@ def test_a_pod_has_a_replica_of_each_model(
     (name, text) = listed["data"].popitem()
     (tmp_path / name).write_text(text)
     cores = pod["spec"]["containers"][0]["resources"]["requests"]["cpu"]
-    monkeypatch.setattr(models, "count_cores", lambda: cores)
+    monkeypatch.setattr(model_settings, "count_cores", lambda: cores)
 
-    found = models.load_models([], {}, environment(pod), tmp_path / name)
+    found = model_settings.load_models([], {}, environment(pod), tmp_path / name)
 
     assert volume["configMap"]["name"] == listed["metadata"]["name"]
     assert container["args"][-2:] == ["--config", f"{mounts[volume['name']]}/{name}"]
@@ -85,7 +85,7 @@ def test_a_pod_has_a_replica_of_each_model(
     ]
     names = [each.served_model_name for each in found]
     assert names == ["small", "Org/My-Reranker", "again"]
-    assert [models.path_name(each) for each in found[1:]] == ["my-reranker", "again"]
+    assert [model_settings.path_name(each) for each in found[1:]] == ["my-reranker", "again"]
     assert [each.max_tokens for each in found] == [128, 256, 128]
     assert [each.dtype for each in found] == ["auto", "auto", "float32"]
     assert {(each.threads, each.replicas, each.max_sequences) for each in found} == {(3, 1, 64)}

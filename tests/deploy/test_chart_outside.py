@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.api import ROUTES
-from service.settings import Settings
+from service.tables.settings import Settings
 from tests.deploy.values import NGINX
 
 API = {row.path for row in ROUTES}

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
 
 from service.cluster import ingress
 from service.preflight import machine
-from service.settings import Settings
+from service.tables.settings import Settings
 from tests.deploy.values import CASES, DIGEST, every_cluster
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from service.cluster import ingress
-from service.settings import Settings
+from service.tables.settings import Settings
 
 UNIT = Path(__file__).parent.parent.parent / "deploy" / "systemd" / "headlight.service"
 EXPOSED = 20  # of 100: the most that systemd-analyze may count; it counts 17

@@ -7,8 +7,8 @@ import pytest
 import pytest_asyncio
 from starlette.types import ASGIApp
 
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
 from tests.task_heads import checkpoint, long_reranker
 
 collect_ignore = ["examples"]  # each needs its own client, and is run in an environment of its own

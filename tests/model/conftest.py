@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 from model import kernels
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
-from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.files.weights import BUNDLED_MODEL, locate_model
 
 CPU = torch.device("cpu")
 TEXTS = Path(__file__).parent / "texts.txt"  # sentences, a blank line, the sentences of an essay

@@ -12,7 +12,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported; nothin
 
 from transformers import AutoTokenizer
 
-from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.files.weights import BUNDLED_MODEL, locate_model
 
 SMALL_TOKENIZER = Path(__file__).with_name("small_tokenizer.json")
 AS_IT_IS = {"tokenizer_class": "PreTrainedTokenizerFast"}  # no class makes it anew

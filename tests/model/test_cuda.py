@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn.attention import varlen
 
 from model import cuda, kernels
-from model.attention import MultiHeadAttention
+from model.attention.attention import MultiHeadAttention
+from model.attention.positions import beyond_reach
+from model.attention.reach import EVERYWHERE, Reach
 from model.kernels import PLAIN
 from model.packing import Sequence, pack_sequences
-from model.positions import beyond_reach
-from model.reach import EVERYWHERE, Reach
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 HEADS, HEAD = 3, 8

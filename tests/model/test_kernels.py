@@ -12,12 +12,12 @@ from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
 from model import kernels
+from model.attention.positions import beyond_reach
+from model.attention.reach import Reach
 from model.config import Activation
 from model.families import fields
 from model.kernels import ONEDNN, PANELS, PLAIN, TILES, Kernels
 from model.packing import Packed
-from model.positions import beyond_reach
-from model.reach import Reach
 from model.steady import ACTIVATIONS
 
 CPU = torch.device("cpu")

@@ -73,8 +73,8 @@ class Service:
 
     def directory(self) -> Path:
         """Its private directory."""
-        sweeper = next(pid for pid in self.family() if b"workspace.py" in command(pid))
-        _, _, arguments = command(sweeper).partition(b"workspace.py\0")
+        sweeper = next(pid for pid in self.family() if b"ray_directory.py" in command(pid))
+        _, _, arguments = command(sweeper).partition(b"ray_directory.py\0")
         return Path(arguments.split(b"\0")[0].decode())
 
     def end(self, number: signal.Signals) -> int:

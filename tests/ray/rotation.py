@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import httpx
 
-from service.keyring import STALE_SECONDS
+from service.tables.keyring import STALE_SECONDS
 from tests.ray.drill import wait
 
 if TYPE_CHECKING:

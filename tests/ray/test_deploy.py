@@ -23,8 +23,8 @@ import pytest
 import yaml
 from safetensors.numpy import load_file, save_file
 
-from service.cluster import ingress, network, workspace
-from service.settings import Settings
+from service.cluster import ingress, network, ray_directory
+from service.tables.settings import Settings
 from tests.manifests import manifests
 from tests.ray import drill
 from tests.ray.conftest import users_own
@@ -190,7 +190,10 @@ def cluster(variables: str, *flags: str) -> Iterator[Cluster]:
     Args:
         flags: further ones of `ray start`; what it writes itself is in ray.log.
     """
-    with workspace.make_directory(None) as directory, network.reserve_ports(without=8000) as block:
+    with (
+        ray_directory.make_directory(None) as directory,
+        network.reserve_ports(without=8000) as block,
+    ):
         port, dashboard, gcs, agent, export, first = free(6)
         # what two clusters of one machine cannot share: ports, paths and tokens
         placed = ingress.own_ray_variables(Settings(), block, directory, cores=2)
@@ -271,12 +274,12 @@ def ask(url: str, stop: threading.Event, seen: "Counter[int | str]", data: set[s
                 data.add(str(answer.json()["data"]))
 
 
-BUILD = "service.cluster.progress.StartFailed: "
+BUILD = "service.cluster.start_report.StartFailed: "
 # An application's change, and the line that `serve status` ends with
 WRONG: dict[str, tuple[Change, str]] = {
     "model": (
         lambda one: one["args"].update(model="nobody/nothing"),
-        "service.engine.weights.ModelNotFound: no folder nobody/nothing@main, its files are not "
+        "service.files.weights.ModelNotFound: no folder nobody/nothing@main, its files are not "
         "all in the cache, and HF_HUB_OFFLINE is set",
     ),
     "argument": (

@@ -28,9 +28,9 @@ from transformers import PreTrainedModel
 from model import families
 from model.families import bert, jina_v2
 from model.families.family import TinyModel
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
 from service.shapes.answer import SAFETENSORS
+from service.tables.settings import Settings
 from tests.model.loading import test_jina_bert as jina
 from tests.model.loading.test_adapters import adapter
 from tests.model.small_tokenizer import AS_IT_IS

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from service.keyring import STALE_SECONDS
 from service.observe.logs import COMMAND
+from service.tables.keyring import STALE_SECONDS
 from tests.ray.conftest import MOST_BYTES
 from tests.ray.drill import total, wait
 from tests.ray.rotation import KEY, OTHER, Keys, answered, asked, turn, turned, verdict

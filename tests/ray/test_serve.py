@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from safetensors.torch import load_file, save_file
 
-from service.engine import weights
+from service.files import weights
 from service.observe import logs
 from tests.ray import drill
 from tests.ray.conftest import TRAPS, free_port, serve

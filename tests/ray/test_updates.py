@@ -12,7 +12,7 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
-from service.engine import weights
+from service.files import weights
 from tests.ray import drill
 from tests.ray.test_deploy import VARIABLES, Cluster, cluster
 
@@ -121,7 +121,7 @@ def test_a_wrong_update_leaves_the_old_version_and_says_why(
             line = failed(here)
             took[name] = time.monotonic() - began
             assert (
-                line.startswith("service.cluster.progress.StartFailed: node 127.0.0.1: ")
+                line.startswith("service.cluster.start_report.StartFailed: node 127.0.0.1: ")
                 and WRONG[name] in line
             )
 

@@ -15,22 +15,6 @@ import pytest
 import pytest_asyncio
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
-
-from model.errors import CheckpointError
-from model.maps.forms import Selection
-from model.maps.units import divide_into_units
-from model.packing import Sequence
-from model.probes import Maps
-from service.commands.options import add_setting_options
-from service.engine import numerics
-from service.preflight.model import examine_models
-from service.replica import Replica
-from service.settings import Settings
-from service.shapes.work import Outputs, Result, Work
-from service.sources import load_settings
-from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
-from tests.model.loading.test_families import saved, theirs
 from tests.model.loading.test_tasks import (
     INSTRUCTIONS,
     PASSAGE,
@@ -39,6 +23,22 @@ from tests.model.loading.test_tasks import (
     TASKS,
     written,
 )
+from transformers import PreTrainedModel
+
+from model.errors import CheckpointError
+from model.maps.forms import Selection
+from model.maps.units import divide_into_units
+from model.packing import Sequence
+from model.probes import Maps
+from service.commands.options import add_setting_options
+from service.pipeline.replica import Replica
+from service.preflight.model import examine_models
+from service.proof import numerics
+from service.shapes.work import Outputs, Result, Work
+from service.tables.settings import Settings
+from service.tables.sources import load_settings
+from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
+from tests.model.loading.test_families import saved, theirs
 from tests.served_model import Listen, Outer, Served, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.engine import weights
-from service.replica import Replica
-from service.settings import Settings
+from service.files import weights
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own age

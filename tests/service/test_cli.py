@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from service.cli import handle_signals, main
 from service.commands.options import COMMON
-from service.settings import Settings
+from service.tables.settings import Settings
 from tests import quiet_ray  # noqa: F401
 
 DEPLOY = Path(__file__).parent.parent.parent / "docs" / "deploy.md"

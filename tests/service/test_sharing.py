@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from service.edge.gate import Full, KeyGate
+from service.door.gate import Full, KeyGate
 from service.engine.batcher import Batcher
-from service.keys import Limits
-from service.refusals import Refused
+from service.tables.keys import Limits
+from service.tables.refusals import Refused
 
 LOOP_SECONDS = 0.0005  # to read a request, and to write its answer
 BATCH_SECONDS, TOKEN_SECONDS = 0.0082, 0.000152

@@ -25,12 +25,11 @@ from service.api.open_inference.tensors import (
     InferRequest,
     Tensor,
 )
-from service.encode.answer import collect_body
-from service.encode.names import find_name
 from service.engine.fair.turns import in_turns
 from service.observe.families import OF_ONE_KIND, READY_PATH
+from service.pipeline.find.names import find_name
+from service.pipeline.write.answer import collect_body
 from service.questions.encode import EncodeRequest
-from service.refusals import REFUSALS, Refused, word_refusal
 from service.shapes.answer import INFERENCE_HEADER, JSON, OCTETS, AnswerItem, Array, Encoded
 from service.shapes.ask import Custom
 from service.shapes.call import (
@@ -46,7 +45,8 @@ from service.shapes.call import (
 )
 from service.shapes.inputs import Attention
 from service.shapes.price import PARTS, Layout
-from service.wording.words import Loc, quote_names, suggest_name, write_place
+from service.tables.refusals import REFUSALS, Refused, word_refusal
+from service.tables.wording.words import Loc, quote_names, suggest_name, write_place
 
 PADDED_OUTPUTS = frozenset((TOKENS, LAYERS, ATTENTION))  # to the longest sequence
 # Fields of a native input -> the input tensors that they come from

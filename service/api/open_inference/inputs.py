@@ -16,10 +16,10 @@ from service.api.open_inference.tensors import (
     read_numbers,
     read_strings,
 )
-from service.refusals import Refused
 from service.shapes.answer import Array
 from service.shapes.inputs import InputItem, Texts
-from service.wording.words import count_noun, list_names, quote_names, suggest_name
+from service.tables.refusals import Refused
+from service.tables.wording.words import count_noun, list_names, quote_names, suggest_name
 
 TEXT, IDS, TYPES = "text", "input_ids", "token_type_ids"  # names of input tensors
 EMBEDS, MASK = "inputs_embeds", "attention_mask"

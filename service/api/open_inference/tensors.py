@@ -16,11 +16,11 @@ import orjson
 from pydantic import Field, StringConstraints
 from pydantic.types import FailFast
 
-from service.encode.answer import write_raw
-from service.refusals import Refused
+from service.pipeline.write.answer import write_raw
 from service.shapes.answer import Array
-from service.wording.wire import ForeignRequest, Integers
-from service.wording.words import count_noun, describe_value
+from service.tables.refusals import Refused
+from service.tables.wording.wire import ForeignRequest, Integers
+from service.tables.wording.words import count_noun, describe_value
 
 # Names of output tensors
 POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS = "pooled", "tokens", "layers", "attention", "lengths"

@@ -6,8 +6,8 @@ router/src/http/types.rs; what TEI leaves to its settings follows their defaults
 """
 
 from service.api.tei import embed, tasks, tokens
-from service.encode.names import only_sparse
 from service.observe.families import OF_TOKENS
+from service.pipeline.find.names import only_sparse
 from service.shapes.call import Call, ModelFacts, RequestHead
 
 

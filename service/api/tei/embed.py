@@ -10,14 +10,14 @@ from service.api.dialect import JSONCall, explain_refusal, json_reply
 from service.api.inputs import Dimensions, TextsOrIds, check_dense, make_inputs
 from service.observe.families import OF_TEXT, OF_TOKENS
 from service.questions.encode import EncodeRequest
-from service.refusals import TEI_STATUSES, Refused
 from service.shapes.answer import AnswerItem, Array, Each, Encoded
 from service.shapes.ask import Custom
 from service.shapes.call import ENCODE_CODES, Api, Example, ModelFacts, Reply, RequestHead
 from service.shapes.inputs import Strings
 from service.shapes.outputs import DEFAULT_POOLED
 from service.shapes.price import Layout
-from service.wording.wire import ForeignRequest
+from service.tables.refusals import TEI_STATUSES, Refused
+from service.tables.wording.wire import ForeignRequest
 
 CutSide = Literal["Right", "right", "Left", "left"]
 

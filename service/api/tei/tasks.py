@@ -25,16 +25,16 @@ from service.api.ranking import (
 )
 from service.api.tei import embed
 from service.api.tei.embed import API, TASK_CODES, CutSide, EmbedAllRequest
-from service.encode.shown import Classes, SparseWeights, of_kind, short_numbers
 from service.observe.families import OF_TEXT, OF_TOKENS
+from service.pipeline.write.task_answers import Classes, SparseWeights, of_kind, short_numbers
 from service.questions.encode import EncodeRequest
-from service.refusals import Refused
 from service.shapes import inputs
 from service.shapes.answer import AnswerItem, Array, Each, Encoded
 from service.shapes.ask import Custom
 from service.shapes.call import Example, ModelFacts, Reply, RequestHead
 from service.shapes.inputs import Strings
-from service.wording.wire import ForeignRequest
+from service.tables.refusals import Refused
+from service.tables.wording.wire import ForeignRequest
 
 Pairs = TypeAliasType("Pairs", Annotated[list[Strings], FailFast()])
 

@@ -15,21 +15,21 @@ from model.text.frame import Tokenized
 from service.api.dialect import RouteContext
 from service.api.inputs import Batch, Ids, Text, Texts, tag_form
 from service.api.tei.embed import API
-from service.encode.answer import write_pieces
-from service.encode.worker import Steps
 from service.observe.families import READY_PATH
-from service.refusals import Refused
-from service.settings import Settings
+from service.pipeline.worker import Steps
+from service.pipeline.write.answer import write_pieces
 from service.shapes.answer import Each
 from service.shapes.call import BODY_ROUTE_CODES, Example, Reply, RequestHead
 from service.shapes.record import Record
-from service.wording.wire import ForeignRequest
+from service.tables.refusals import Refused
+from service.tables.settings import Settings
+from service.tables.wording.wire import ForeignRequest
 
 if TYPE_CHECKING:  # the table of operations must not need torch
-    from service.encode.reader import Reader
+    from service.pipeline.reader import Reader
 
 PIECE_TOKENS = 512  # tokens written as JSON at once, which takes half a millisecond
-# Bytes of memory, as measured by tests/service/encode/test_held.py: of a token in the lists of a
+# Bytes of memory, as measured by tests/service/pipeline/test_held.py: of a token in the lists of a
 # Tokenized, and of a token's JSON apart from its characters
 TOKEN_BYTES, WRITTEN_BYTES = 290, 72
 HELD_ID_BYTES = 48  # of memory, for a token id in the lists of a request

@@ -29,7 +29,7 @@ from service.commands.bulk.source import Source, check_lines
 from service.commands.bulk.text_file import TextFile
 from service.commands.bulk.vectors import OUTPUT_SUFFIXES, PARQUET_SUFFIX, VectorFile
 from service.commands.terminal import Failed, Unusable
-from service.wording.words import list_names
+from service.tables.wording.words import list_names
 
 START_ADVICE = (
     "start a service with `headlight serve` (make serve in a checkout), or name one with --url"

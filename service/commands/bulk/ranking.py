@@ -28,7 +28,7 @@ from service.commands.bulk.source import Source, Texts, check_lines
 from service.commands.bulk.text_file import TextFile
 from service.commands.bulk.vectors import VectorFile
 from service.commands.terminal import Unusable, strip_control
-from service.engine import cache
+from service.files import cache
 
 DEFAULT_TOP = 50  # texts of a ranking, unless another number is given
 SHOWN_PAIRS = 3  # strongest pairs listed of a text; as many keys of each row hold them

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from service.commands.bulk.text_file import DELIMITERS, TextFile
 from service.commands.terminal import Unusable
-from service.wording.values import word_value_error
+from service.tables.wording.values import word_value_error
 
 BATCH_TEXTS = 100  # whose digest is compared before any of them is used
 LONGEST_BYTES = 16 * 1024 * 1024  # of one line; one without an end must not fill the memory

@@ -15,9 +15,9 @@ from typing import Generic
 
 from service.engine.fair.line import TURN_TOKENS, JobLine
 from service.engine.fair.rotation import fits_fairly
-from service.keys import Limits
-from service.refusals import overloaded
 from service.shapes.job import Batch, Job, Result, Work
+from service.tables.keys import Limits
+from service.tables.refusals import overloaded
 
 # A batch may have this many times the tokens of its first request, so that a short request does not
 # wait for the long ones it shares a batch with

@@ -10,7 +10,7 @@ from model.text.tokenizer import Truncate
 from service.shapes.answer import Each, Encoded
 from service.shapes.ask import Ask
 from service.shapes.inputs import Gates, Strings, Texts
-from service.wording.words import count_noun
+from service.tables.wording.words import count_noun
 
 LABEL_HOLE = "{}"  # where a template takes the label
 # Messages of validation errors

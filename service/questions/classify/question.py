@@ -15,12 +15,11 @@ from dataclasses import replace
 import numpy as np
 
 from model.task_heads import Classifier
-from service.encode.price import SINGLE
-from service.encode.resolver import Resolver
-from service.encode.shown import short_numbers
-from service.encode.worker import Workers
+from service.pipeline.cost import SINGLE
+from service.pipeline.find.resolver import Resolver
+from service.pipeline.worker import Workers
+from service.pipeline.write.task_answers import short_numbers
 from service.questions.classify import LABEL_HOLE, ZeroShotRequest
-from service.refusals import Refused
 from service.shapes.answer import AnswerItem, Array
 from service.shapes.ask import Custom, Documents
 from service.shapes.outputs import Entailment
@@ -29,7 +28,8 @@ from service.shapes.record import Record
 from service.shapes.side import Side
 from service.shapes.step import Plan, Read, Step
 from service.shapes.work import Work
-from service.wording.words import Loc, count_noun
+from service.tables.refusals import Refused
+from service.tables.wording.words import Loc, count_noun
 
 
 class Classification:

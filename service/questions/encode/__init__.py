@@ -7,12 +7,12 @@ from pydantic import Discriminator, Tag
 
 from model.config import Side
 from model.text.tokenizer import Truncate
-from service.encode import answer
+from service.pipeline.write import answer
 from service.shapes.answer import Encoded
 from service.shapes.ask import Ask
 from service.shapes.inputs import Attention, Floats, Gates, Inputs, SweepField, Texts
 from service.shapes.outputs import Classify, LabelTokens, MultiVector, Pooled, Sparse, Wanted
-from service.wording.wire import Integers
+from service.tables.wording.wire import Integers
 
 # A field that is true, false or an object with options
 BY_KIND = Discriminator(lambda value: "<switch>" if isinstance(value, bool) else "<how>")

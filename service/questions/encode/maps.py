@@ -8,7 +8,7 @@ import numpy as np
 from model.maps.choices import STATISTIC_FIELDS
 from model.maps.forms import Selection
 from model.probes.why import PARTS
-from service.encode.selection import describe_units
+from service.pipeline.find.selection import describe_units
 from service.shapes.answer import Array, Each, Records
 
 Made = Mapping[str, Any]  # arrays of the probe Maps, or of Why

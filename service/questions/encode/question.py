@@ -9,17 +9,16 @@ from functools import partial
 from model.config import EncoderConfig
 from model.pooling import Pooling
 from model.probes import Maps, Parts
-from service.encode import answer
-from service.encode.indices import Heads, Span, locate_spans
-from service.encode.precisions import quantize
-from service.encode.price import DOUBLE, SINGLE, number_bytes
-from service.encode.resolver import Resolver
-from service.encode.selection import select_attention
-from service.encode.swept import Copies
-from service.encode.worker import Workers
 from service.engine.fair.turns import give_turn, in_turns
+from service.pipeline.cost import DOUBLE, SINGLE, number_bytes
+from service.pipeline.edit.sweep import Copies
+from service.pipeline.find.heads import Heads, Span, locate_spans
+from service.pipeline.find.resolver import Resolver
+from service.pipeline.find.selection import select_attention
+from service.pipeline.worker import Workers
+from service.pipeline.write import answer
+from service.pipeline.write.precisions import quantize
 from service.questions.encode import EncodeRequest, maps, why
-from service.refusals import Refused
 from service.shapes.answer import AnswerItem, Array
 from service.shapes.ask import Custom
 from service.shapes.inputs import numbered_items, sweep_of
@@ -29,6 +28,7 @@ from service.shapes.record import Record
 from service.shapes.side import Side
 from service.shapes.step import Plan, Read, Step
 from service.shapes.work import Work
+from service.tables.refusals import Refused
 
 INPUT_ARRAYS = 3  # arrays of an input, besides hidden states: its vector, its tokens', its spans'
 REAL_ARRAYS = ("values", "vectors")  # arrays of task heads that are cast to the request's dtype

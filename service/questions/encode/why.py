@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from model.probes import Sources, Why
-from service.encode.resolver import Resolver
+from service.pipeline.find.resolver import Resolver
 from service.questions.carried import WORK_BYTES, carry_works
 from service.shapes.step import Step
 from service.shapes.work import Array, Work

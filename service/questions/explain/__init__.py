@@ -11,7 +11,7 @@ from model.text.tokenizer import Truncate
 from service.shapes.answer import Encoded
 from service.shapes.ask import Ask
 from service.shapes.inputs import Gate, Texts
-from service.wording.wire import Wire, request_adapter
+from service.tables.wording.wire import Wire, request_adapter
 
 # Lists that fail at their first error, as in schema.py; finite: a softmax spreads one NaN to all
 Finite = TypeAliasType("Finite", Annotated[list[FiniteFloat], FailFast()])

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.lessons import attention_probabilities, mix_values, score_keys
-from service.encode.price import DOUBLE
+from service.pipeline.cost import DOUBLE
 from service.questions.explain import ATTEND_ADAPTER, AttendRequest, MixRequest
-from service.refusals import Refused
 from service.shapes.price import Layout, Part, Price
-from service.wording.words import count_noun, describe_value
+from service.tables.refusals import Refused
+from service.tables.wording.words import count_noun, describe_value
 
 Array = NDArray[np.float64]
 

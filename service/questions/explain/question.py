@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from model.probes import Steps
-from service.encode.resolver import Resolver
-from service.encode.worker import Workers
+from service.pipeline.find.resolver import Resolver
+from service.pipeline.worker import Workers
 from service.questions.explain import ExplainRequest
-from service.refusals import Refused
 from service.shapes.answer import AnswerItem
 from service.shapes.ask import Custom
 from service.shapes.price import Layout, Price
@@ -15,6 +14,7 @@ from service.shapes.record import Record
 from service.shapes.side import Side
 from service.shapes.step import Plan, Read, Step
 from service.shapes.work import Outputs, Work
+from service.tables.refusals import Refused
 
 
 class Explain:

@@ -10,7 +10,7 @@ from service.questions.compared import BothOr, SidePrompts
 from service.shapes.answer import Each, Encoded
 from service.shapes.ask import Ask
 from service.shapes.inputs import Document, Documents, Gates, Input, InputItem, Texts
-from service.wording.wire import Wire
+from service.tables.wording.wire import Wire
 
 Method = Literal["alone", "occlusion", "sum", "maxsim"]  # what makes a unit strong
 

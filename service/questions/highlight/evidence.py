@@ -20,15 +20,15 @@ import torch
 from model.maps.units import Units, divide_into_units
 from model.similarity import LinearPooling, NotLinear
 from model.task_heads import TaskHead, VectorHead, match_vectors
-from service.encode.price import SINGLE
-from service.encode.shown import short_numbers
-from service.encode.worker import Steps
+from service.pipeline.cost import SINGLE
+from service.pipeline.worker import Steps
+from service.pipeline.write.task_answers import short_numbers
 from service.questions.highlight import HighlightRequest, Method
 from service.questions.highlight.passage import Passage, count_draws, make_passage
-from service.refusals import Refused
 from service.shapes.inputs import Text, Texts, text_and_pair
 from service.shapes.work import Result, Work, cosine
-from service.wording.words import quote_names
+from service.tables.refusals import Refused
+from service.tables.wording.words import quote_names
 
 MOST_CHARACTERS = 1 << 20  # of all copies of a request's documents, together
 # Bytes of memory of a copy, and of each of its tokens and characters, as admission counts them

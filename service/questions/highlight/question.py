@@ -10,10 +10,10 @@ from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
-from service.encode.names import SPARSE_ONLY, only_sparse
-from service.encode.price import DOUBLE, SINGLE
-from service.encode.resolver import Resolver
-from service.encode.worker import Workers
+from service.pipeline.cost import DOUBLE, SINGLE
+from service.pipeline.find.names import SPARSE_ONLY, only_sparse
+from service.pipeline.find.resolver import Resolver
+from service.pipeline.worker import Workers
 from service.questions.compared import by_side
 from service.questions.highlight import HighlightRequest
 from service.questions.highlight.evidence import (
@@ -31,7 +31,6 @@ from service.questions.highlight.evidence import (
     share_texts,
 )
 from service.questions.highlight.passage import Passage
-from service.refusals import Refused
 from service.shapes.answer import AnswerItem
 from service.shapes.ask import Custom, Documents
 from service.shapes.inputs import InputItem, text_and_pair
@@ -41,7 +40,8 @@ from service.shapes.record import Record
 from service.shapes.side import Side
 from service.shapes.step import Plan, Read, Step
 from service.shapes.work import Work
-from service.wording.words import Loc
+from service.tables.refusals import Refused
+from service.tables.wording.words import Loc
 
 MOST_DOCUMENTS = 64  # in a request
 # Details of refusals

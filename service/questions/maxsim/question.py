@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from model.task_heads import VectorHead, match_vectors
-from service.encode.price import DOUBLE, SINGLE
-from service.encode.resolver import Resolver
-from service.encode.worker import Steps, Workers
+from service.pipeline.cost import DOUBLE, SINGLE
+from service.pipeline.find.resolver import Resolver
+from service.pipeline.worker import Steps, Workers
 from service.questions.compared import by_side
 from service.questions.maxsim import MaxsimRequest
 from service.shapes.answer import AnswerItem, Array

@@ -13,7 +13,7 @@ from service.questions.compared import BothOr, Single, Singles
 from service.shapes.answer import Encoded
 from service.shapes.ask import Ask
 from service.shapes.inputs import Floats, Gates, InputItem, SweepField, Texts
-from service.wording.wire import Wire
+from service.tables.wording.wire import Wire
 
 MOST_K = 1 << 16  # most pairs to show of each text on the right: all of two texts of 256 tokens
 MOST_RIGHT = 256  # most texts on the right

@@ -11,8 +11,8 @@ from torch import Tensor
 from model.config import EncoderConfig
 from model.probes import Targets
 from model.similarity import LinearPooling
-from service.encode.price import DOUBLE, SINGLE
-from service.encode.resolver import Resolver
+from service.pipeline.cost import DOUBLE, SINGLE
+from service.pipeline.find.resolver import Resolver
 from service.questions.carried import TILE_ROWS, weigh_probes
 from service.shapes.step import Step
 from service.shapes.work import Outputs, Work

@@ -12,13 +12,13 @@ import torch
 
 from model import packing
 from model.maps.units import Units
-from service.encode.interventions import NUMBER_BYTES
-from service.encode.resolver import Resolver
-from service.encode.swept import MOST_COPIES
 from service.engine.fair.turns import give_turn, in_turns
-from service.refusals import Refused
+from service.pipeline.edit.interventions import NUMBER_BYTES
+from service.pipeline.edit.sweep import MOST_COPIES
+from service.pipeline.find.resolver import Resolver
 from service.shapes.side import Side, place_of_work
 from service.shapes.work import Work
+from service.tables.refusals import Refused
 
 # Bytes as tests/service/questions/test_occlusion.py measures them
 COPY_BYTES = 600  # of a copy, apart from its tokens and its vector

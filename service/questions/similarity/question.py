@@ -13,19 +13,18 @@ from torch import Tensor
 from model.maps.units import Units
 from model.probes import Sources
 from model.similarity import BLOCK_CELLS, ComparedText, LinearPooling, NotLinear
-from service.encode.price import DOUBLE, SINGLE, number_bytes
-from service.encode.resolver import Resolver
-from service.encode.selection import choose_units, describe_units
-from service.encode.swept import Copies
-from service.encode.worker import Steps, Workers
 from service.engine.fair.turns import in_turns
+from service.pipeline.cost import DOUBLE, SINGLE, number_bytes
+from service.pipeline.edit.sweep import Copies
+from service.pipeline.find.resolver import Resolver
+from service.pipeline.find.selection import choose_units, describe_units
+from service.pipeline.worker import Steps, Workers
 from service.questions.carried import carry_works, number_sources, weigh_probes
 from service.questions.compared import by_side
 from service.questions.similarity import EXPLAINED_FORMS, ComparisonRequest
 from service.questions.similarity.heads import HeadShares, weigh_shares
 from service.questions.similarity.occlusion import occlude_works
 from service.questions.similarity.table import ShareTable, cast_arrays, weigh_tables
-from service.refusals import Refused
 from service.shapes.answer import AnswerItem, Array
 from service.shapes.ask import Custom
 from service.shapes.inputs import sweep_of
@@ -34,6 +33,7 @@ from service.shapes.record import Record
 from service.shapes.side import Side, place_alone, place_in_list, place_of_work
 from service.shapes.step import Plan, Read, Step
 from service.shapes.work import Result, Work, cosine
+from service.tables.refusals import Refused
 
 TABLE_ARRAYS = 5  # arrays of a text on the right
 STEP_CELLS = 1 << 14  # cells of matrices computed between two pauses: some milliseconds

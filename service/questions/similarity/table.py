@@ -8,9 +8,9 @@ from torch import Tensor
 from model.maps.units import Units
 from model.similarity import StrongestShares
 from service.questions.similarity import ComparisonRequest
-from service.refusals import Refused
 from service.shapes.answer import Array
 from service.shapes.inputs import Floats
+from service.tables.refusals import Refused
 
 DEFAULT_PAIRS = 16  # strongest pairs to show where a request has no `k`
 INDEX_SIZE = 4  # bytes of the index of a row or a column

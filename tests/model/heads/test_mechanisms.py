@@ -15,7 +15,7 @@ from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.probes.why import explain_scores, shuffle_weights
 from service.heads import sentences
-from service.replica import Replica
+from service.pipeline.replica import Replica
 from tests.model.lessons.test_explain import KINDS, drawn
 
 UNSEEN = 99  # an order of weights that is none of the control's

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from model.attention.reach import EVERYWHERE, Reach
 from model.heads.roles import THRESHOLDS, RoleTally, find_roles
-from model.reach import EVERYWHERE, Reach
 
 LENGTHS = (5, 7, 11)  # of sentences, first and last token special
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from model import kernels, lessons
+from model.attention.positions import Rope
 from model.config import LINEAR_NAMES, EncoderConfig, Relative
 from model.encoder import Encoder
 from model.lessons import explain_layer
 from model.loading import assembly
 from model.loading.checkpoint import Model
 from model.packing import Sequence
-from model.positions import Rope
 
 CPU = torch.device("cpu")
 LAYERS, HEADS, HEAD, TOKENS, WINDOW = 3, 5, 6, 23, 7

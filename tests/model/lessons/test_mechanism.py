@@ -12,9 +12,9 @@ from onnx.backend.test.case import node as onnx_nodes
 from onnx.helper import get_attribute_value
 from torch import Tensor
 
+from model.attention.positions import Rope, Rotation, distance_buckets
 from model.kernels import Affine
 from model.lessons import attention_probabilities, mix_values, score_keys
-from model.positions import Rope, Rotation, distance_buckets
 from tests.multi_head import Attended, MultiHead, attend, capped
 
 BATCH, HEADS, QUERIES, KEYS, D_K, D_V = 2, 3, 5, 7, 4, 11

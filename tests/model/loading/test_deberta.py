@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 
 from model import families, kernels
+from model.attention.disentangled import distance_rows, queries_per_pass
 from model.config import Relative
-from model.disentangled import distance_rows, queries_per_pass
 from model.errors import CheckpointError
 from model.loading import checkpoint
 from tests.model.loading.test_families import (

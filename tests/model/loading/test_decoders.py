@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from model import families, kernels
-from model.attention import TILE_QUERIES
+from model.attention.attention import TILE_QUERIES
 from model.errors import CheckpointError
 from model.loading import checkpoint
 from model.loading.checkpoint import Model

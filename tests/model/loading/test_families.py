@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from model import families, kernels
-from model.attention import TILE_QUERIES
+from model.attention.attention import TILE_QUERIES
 from model.config import LINEAR_NAMES, EncoderConfig
 from model.errors import CheckpointError
 from model.families import fields
@@ -25,7 +25,7 @@ from model.loading.checkpoint import Model
 from model.maps import maps
 from model.maps.tiles import MapReader
 from model.packing import Sequence
-from service.engine.certificate import compare_vectors
+from service.proof.certificate import compare_vectors
 from tests.model.loads import CPU, load
 from tests.model.rounded import load_rounded
 from tests.model.small_tokenizer import save_small_tokenizer

@@ -17,12 +17,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from model import families, kernels
+from model.attention.positions import NtkRope, Rope
 from model.config import LINEAR_NAMES
 from model.errors import CheckpointError
 from model.families import bert
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
-from model.positions import NtkRope, Rope
 from model.task_heads import Classifier, Splade
 from tests.model.loading.test_families import CPU, LENGTHS, MOST, VOCABULARY, furthest, theirs
 from tests.model.loading.test_task_heads import KINDS, drawn, logits, ours, pooled, splade

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from model import families, kernels
-from model.alibi import Slopes
-from model.disentangled import MOST_CELLS, queries_per_pass
+from model.attention.alibi import Slopes
+from model.attention.disentangled import MOST_CELLS, queries_per_pass
 from model.errors import CheckpointError
 from model.families import bert
 from model.lessons import explain_layer

@@ -14,13 +14,13 @@ import transformers
 from transformers import PreTrainedModel
 
 from model import families
+from model.attention.positions import Rope, Rotation
 from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.families.ropes import EVERYWHERE, LOCAL
 from model.loading.checkpoint import Model
 from model.native import library
 from model.native.stack import NativeStack
-from model.positions import Rope, Rotation
 from tests.model.loading.test_families import (
     BATCH,
     FAMILIES,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from model.attention import TILE_QUERIES
+from model.attention.attention import TILE_QUERIES
 from model.encoder import Encoded
 from model.loading.checkpoint import Model
 from model.maps import forms

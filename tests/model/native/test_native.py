@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from model import kernels
-from model.attention import TILE_QUERIES
+from model.attention.attention import TILE_QUERIES
+from model.attention.positions import Rope
 from model.config import Activation, EncoderConfig, PoolingMode
 from model.encoder import Encoded, Encoder
 from model.kernels import Kernels
@@ -26,7 +27,6 @@ from model.native import agreement, library, operator_module
 from model.native.stack import NativeStack, calls_same_kernels
 from model.packing import Packed, Sequence, pack_sequences
 from model.pooling import Pooling, pool_each
-from model.positions import Rope
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[3]

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.alibi import head_slopes
-from model.disentangled import distance_rows
+from model.attention.alibi import head_slopes
+from model.attention.disentangled import distance_rows
+from model.attention.positions import distance_buckets
 from model.encoder import Encoder
 from model.kernels import PLAIN
 from model.lessons import explain_layer
@@ -18,7 +19,6 @@ from model.loading import assembly
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
-from model.positions import distance_buckets
 from model.probes.carried import Sources
 from model.probes.why import POSITION, SHUFFLES, explain_scores, shuffle_weights
 from tests.model.lessons.test_explain import BERT, CPU, KINDS, TOKENS, WIDTH, drawn

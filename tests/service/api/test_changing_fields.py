@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from service.api import ROUTES
-from service.refusals import refusal_of
-from service.wording.changing_fields import CHANGING_FIELDS
-from service.wording.wire import IGNORED, ForeignRequest
+from service.tables.refusals import refusal_of
+from service.tables.wording.changing_fields import CHANGING_FIELDS
+from service.tables.wording.wire import IGNORED, ForeignRequest
 
 FOREIGN = {row.path: row for row in ROUTES if row.foreign}  # of one path, either of its rows
 REQUESTS: dict[str, type[ForeignRequest]] = {

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from service.api.open_inference import call as inference_protocol
 from service.api.own import make_parser, problem
-from service.engine.weights import BUNDLED_MODEL
+from service.files.weights import BUNDLED_MODEL
 from service.observe.metrics import Record
+from service.pipeline.replica import Replica
 from service.questions.encode import EncodeRequest
-from service.refusals import REFUSALS, refusal_of
-from service.replica import Replica
 from service.shapes.answer import INFERENCE_HEADER
 from service.shapes.ask import Ask
 from service.shapes.call import ModelFacts, Reply
+from service.tables.refusals import REFUSALS, refusal_of
 from tests.conftest import post_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

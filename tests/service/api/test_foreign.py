@@ -12,7 +12,7 @@ from openai import OpenAI
 
 from service.api import ROUTES
 from service.api.document import document
-from service.wording.wire import IGNORED, WARNING
+from service.tables.wording.wire import IGNORED, WARNING
 from tests.service.api.exact_arrays import pooled
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -14,8 +14,8 @@ from sentence_transformers.util import quantize_embeddings
 
 from headlight_client import AsyncClient
 from service.api.precisions import Precision, to_precision
-from service.encode.precisions import range_end
 from service.heads import sentences
+from service.pipeline.write.precisions import range_end
 from service.shapes.outputs import SmallPrecision
 
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "api.md"

@@ -9,8 +9,8 @@ import pytest_asyncio
 from starlette.types import ASGIApp
 
 from service.api import ROUTES
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
 from tests.published_schemas import PUBLISHED, Published
 from tests.task_heads import checkpoint
 

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp
 
 from service.api import ROUTES
 from service.cli import greeting
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
 from tests.conftest import application, connected
 from tests.replica_internals import under
 from tests.task_heads import MOST, SIZES, embedder

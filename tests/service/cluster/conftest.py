@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
 from tests.several_models import (
     EMBEDDER,
     FIRST,

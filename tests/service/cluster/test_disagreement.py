@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.cluster.haproxy import BUFFER_BYTES
-from service.encode.names import find_name
+from service.pipeline.find.names import find_name
 from tests.several_models import EMBEDDER, FIRST, LARGE, RERANKER, Address
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

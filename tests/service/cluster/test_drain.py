@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import pytest
 
-from service.cluster import choice, drain, haproxy
+from service.cluster import choose_model, drain, haproxy
 from tests import rays_haproxy
 
-SENT_ON = {choice.FORWARDED_HEADER: "1"}
+SENT_ON = {choose_model.FORWARDED_HEADER: "1"}
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_no_client_of_another_machine_sets_the_mark_of_what_is_sent_on(
     }
     with started(tmp_path / "node", replica, edits) as here:
         with asked(here.port, **SENT_ON), replica.accept()[0] as taken:
-            assert choice.FORWARDED_HEADER.encode() not in taken.recv(1 << 16)
+            assert choose_model.FORWARDED_HEADER.encode() not in taken.recv(1 << 16)
         drain.Frontend(tmp_path, here.port).refuse(0)
         with asked(here.port, **SENT_ON) as late:
             assert late.getresponse().status == 503

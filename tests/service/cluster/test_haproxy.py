@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from service import refusals
-from service.cluster import choice, haproxy
-from service.refusals import problem_details
+from service.cluster import choose_model, haproxy
+from service.tables import refusals
+from service.tables.refusals import problem_details
 from tests.rays_haproxy import (
     DRAINS,
     PATIENCE_SECONDS,
@@ -180,15 +180,15 @@ def test_a_file_that_lacks_what_is_taken_from_it_is_refused(tmp_path: Path, line
 
 def test_the_installed_rays_template_names_applications_and_replicas() -> None:
     """By which models are found."""
-    sections = choice.read_sections(written_by_ray(8000, {"/base": [3, 4], "/": []}))
+    sections = choose_model.read_sections(written_by_ray(8000, {"/base": [3, 4], "/": []}))
 
-    assert choice.read_backends(sections) == [
-        choice.Backend(
+    assert choose_model.read_backends(sections) == [
+        choose_model.Backend(
             "http-base",
             "/base",
             {"http-base-3": ("127.0.0.1", 3), "http-base-4": ("127.0.0.1", 4)},
         ),
-        choice.Backend("http-root", "/", {}),
+        choose_model.Backend("http-root", "/", {}),
     ]
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from service.cluster import haproxy, ingress, network
-from service.settings import Settings
-from service.sources import PREFIX
+from service.tables.settings import Settings
+from service.tables.sources import PREFIX
 
 CORES = 4
 

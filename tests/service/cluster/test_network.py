@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 
 from service.cluster.network import check_ray_answers, claim_port, restrict_hosts, warn_of_exposure
-from service.settings import Settings
+from service.tables.settings import Settings
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 

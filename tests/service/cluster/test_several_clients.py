@@ -13,7 +13,7 @@ from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInfer
 from openai import NotFoundError, OpenAI
 from tritonclient.http import InferenceServerClient, InferInput
 
-from service.cluster.choice import MODEL_HEADER
+from service.cluster.choose_model import MODEL_HEADER
 from tests.frameworks.recording import STORED
 from tests.several_models import EMBEDDER, FIRST, LARGE, RERANKER, Address, texts
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.cluster.choice import MODEL_HEADER
+from service.cluster.choose_model import MODEL_HEADER
 from tests.several_models import (
     EMBEDDER,
     FIRST,

@@ -18,11 +18,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from service import ray_session
 from service.cli import main
 from service.cluster import haproxy, network, tls
 from service.cluster.drain import Frontend
-from service.settings import Settings
+from service.start import ray_session
+from service.tables.settings import Settings
 from tests import rays_haproxy
 
 NAME = "api.example.org"

@@ -16,10 +16,10 @@ from click.testing import CliRunner, Result
 from model.native import library
 from service.cli import main
 from service.cluster import haproxy, network
-from service.cores import count_cores, describe_cores
-from service.engine.weights import BUNDLED_MODEL
+from service.files.weights import BUNDLED_MODEL
 from service.preflight import machine, model
-from service.settings import MIB, Settings
+from service.tables.cores import count_cores, describe_cores
+from service.tables.settings import MIB, Settings
 from tests.task_heads import checkpoint
 
 WHAT = ["python", "processor", "compiler", "ray", "haproxy", "port", "Ray's ports", "a request"]

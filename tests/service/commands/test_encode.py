@@ -15,7 +15,7 @@ from service.cli import main
 from service.commands import encode
 from service.commands.bulk import jobs
 from service.commands.terminal import Failed, Unusable
-from service.replica import Replica
+from service.pipeline.replica import Replica
 from tests.replica_internals import under
 
 

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from model.packing import Sequence
 from service.cli import main
 from service.engine.lanes import Lanes
-from service.engine.loading import load_model
-from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.files.loading import load_model
+from service.files.weights import BUNDLED_MODEL, locate_model
 from service.heads import store, survey
 from service.heads.alone import ablate_heads
 from service.heads.sentences import BUNDLED_CORPUS

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from service.cli import main
 from service.commands.options import SECTION_TITLES, SectionedCommand, add_setting_options, read_key
-from service.settings import Settings
+from service.tables.settings import Settings
 
 KEY, OTHER = "canary-Key_123456789", "another-key-123456"
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from headlight_client import AsyncClient, Space
 from headlight_client.spaces import CANARY_TEXTS, compare_vectors
 from service.cli import main
-from service.replica import Replica
+from service.pipeline.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -13,9 +13,9 @@ from service.engine.batcher import SURE_SHARE, Batcher, Launch
 from service.engine.fair.line import OVERTAKING_TOKENS
 from service.engine.fair.queue import SMALL_TOKENS
 from service.engine.speed import DOUBTFUL_PROBES, PROBE_EVERY
-from service.keys import Limits
-from service.refusals import Refused
 from service.shapes.job import Timing
+from service.tables.keys import Limits
+from service.tables.refusals import Refused
 
 FAR = 1e9  # a deadline that no request misses
 

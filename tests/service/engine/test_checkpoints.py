@@ -18,10 +18,10 @@ from model.errors import CheckpointError
 from service.commands.bulk.jobs import encode_lines as encode_file
 from service.commands.bulk.text_file import TextFile
 from service.commands.terminal import Failed, Unusable
-from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.files.weights import BUNDLED_MODEL, locate_model
 from service.preflight.model import open_checkpoint
-from service.settings import Settings
-from tests.service.engine.conftest import Served
+from service.tables.settings import Settings
+from tests.service.conftest import Served
 from tests.task_heads import checkpoint
 
 TEXT = "A dog ate the food because it was hungry"

@@ -26,7 +26,7 @@ from model.pooling import Dense, Pooling, identity
 from model.probes import Maps, Why
 from model.task_heads import Projection, Tagger, TaskHead
 from service.engine.lanes import Lanes
-from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.files.weights import BUNDLED_MODEL, locate_model
 from service.shapes.work import Outputs, Result, Work
 from tests.service.engine import test_gpu
 

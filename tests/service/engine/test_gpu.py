@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from model import cuda, encoder, kernels
+from model.attention.positions import Rope
 from model.config import Activation, EncoderConfig, Relative
 from model.kernels import PLAIN, Kernels, PlainLinear
 from model.loading import checkpoint
@@ -26,7 +27,6 @@ from model.maps.forms import Selection
 from model.maps.units import Units, divide_into_units
 from model.packing import Sequence
 from model.pooling import Dense, Pooling, Unit, identity
-from model.positions import Rope
 from model.probes import Maps, Parts, Sources, Steps, Why
 from model.task_heads import (
     Classifier,
@@ -38,7 +38,7 @@ from model.task_heads import (
     VectorHead,
 )
 from service.engine.lanes import Lanes
-from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.files.weights import BUNDLED_MODEL, locate_model
 from service.shapes.work import Outputs, Result, Work
 from tests.service.engine.fake_gpu import CUDA, ROOT, Place, Watch, watched
 

@@ -18,9 +18,9 @@ from model.pooling import Dense, Pooling, identity
 from model.probes import Maps, Parts, Probe, Sources, Steps, Targets, Why
 from model.task_heads import Classifier, Projection
 from service.engine.arrays import NonFiniteOutput
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
 from service.shapes.work import Outputs, Result, Work
+from service.tables.settings import Settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

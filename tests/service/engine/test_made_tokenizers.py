@@ -24,9 +24,9 @@ from model.loading.agreement import read_tokenizer
 from model.loading.modules import read_raw_config
 from model.text.tokenizer import Tokenizer
 from service.cli import main
-from service.engine import library as transformers
-from service.engine import tokenizers
-from service.engine.weights import ModelNotFound, locate_model
+from service.files import tokenizers
+from service.files import transformers_process as transformers
+from service.files.weights import ModelNotFound, locate_model
 
 TRICKY = [
     "Café cafe\u0301 NAÏVE Åse",

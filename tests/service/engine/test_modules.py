@@ -18,8 +18,8 @@ from sentence_transformers.sentence_transformer.modules import (
 from starlette.types import ASGIApp
 from torch import nn
 
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
 from tests.sparse_router import routed
 from tests.task_heads import SIZES, checkpoint
 

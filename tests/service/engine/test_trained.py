@@ -1,4 +1,4 @@
-"""A model that makes the same of every text: engine/trust.py refuses it, unless it is wanted."""
+"""A model that makes the same of every text is refused, unless it is wanted."""
 
 import shutil
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from safetensors.torch import load_file, save_file
 
 from model import kernels
 from model.loading.checkpoint import Model
-from service.engine.loading import load_model
-from service.engine.trust import NotTrustworthy, check_tells_texts_apart
-from service.engine.weights import ModelSource
+from service.files.loading import load_model
+from service.files.weights import ModelSource
 from service.heads.sentences import pick_evenly
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.proof.comparison import NotTrustworthy, check_tells_texts_apart
+from service.tables.settings import Settings
 from tests import task_heads
 
 CPU = torch.device("cpu")

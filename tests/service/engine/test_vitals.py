@@ -6,7 +6,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.replica import Replica
+from service.pipeline.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -13,10 +13,10 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # importing Ray warns of Ray's own age
     from service.fleet import bounds, policy
     from service.fleet.bounds import ReplicaLoad
-from service.cluster.progress import StartFailed
+from service.cluster.start_report import StartFailed
 from service.fleet.policy import BUSY, LOOP, WAITING
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
 
 SCALED = Settings(min_replicas=2, max_replicas=7, downscale_delay_seconds=41)
 

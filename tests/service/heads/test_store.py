@@ -11,8 +11,8 @@ import pytest
 from service.heads import sentences, store
 from service.heads.sentences import Corpus
 from service.heads.store import SURVEY_VERSION, RunWorks, StoredSurvey
-from service.refusals import Refused
-from service.replica import Replica
+from service.pipeline.replica import Replica
+from service.tables.refusals import Refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -19,7 +19,7 @@ from model.text.tokenizer import Tokenizer
 from service.api.document import document
 from service.heads import sentences, store, survey
 from service.heads.survey import NO_HEAD, survey_heads
-from service.replica import Replica
+from service.pipeline.replica import Replica
 from service.shapes.work import Result, Work
 from tests.decoders import embedder
 

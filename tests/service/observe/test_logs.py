@@ -106,7 +106,7 @@ def test_a_replica_writes_to_its_own_stdout_alone(
     monkeypatch.setattr(sys, "stdout", rays)
     logs.start_logging("json", "r")
     logs.start_logging("json", "r")
-    logging.getLogger("service.encode.gateway").info("started")
+    logging.getLogger("service.pipeline.gateway").info("started")
 
     (line,) = capfd.readouterr().out.splitlines()
     assert json.loads(line)["event"] == "started"

@@ -16,15 +16,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 
-from service import keys
 from service.api import ROUTES
 from service.api.document import document
 from service.api.open_inference.call import MODEL_PATH
 from service.observe import families
 from service.observe.metrics import Metrics
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
 from service.shapes.record import STAGES, Record
+from service.tables import keys
+from service.tables.settings import Settings
 from tests.replica_internals import bound, slow_down, stalled
 
 Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]

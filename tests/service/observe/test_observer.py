@@ -14,14 +14,14 @@ import jsonschema
 import pytest
 from starlette.types import ASGIApp
 
-from service.encode.reader import Reader
-from service.encode.resolver import Resolver
 from service.observe import logs
 from service.observe.metrics import Metrics
 from service.observe.observer import REPORT_SECONDS, Observer
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.find.resolver import Resolver
+from service.pipeline.reader import Reader
+from service.pipeline.replica import Replica
 from service.shapes.record import Record
+from service.tables.settings import Settings
 from tests.conftest import application, connected
 from tests.replica_internals import altered
 from tests.task_heads import checkpoint

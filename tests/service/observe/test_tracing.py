@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from service.encode.resolver import Resolver
-from service.engine.machine import Unservable
 from service.observe.tracing import Tracing
+from service.pipeline.find.resolver import Resolver
+from service.pipeline.replica import Replica
 from service.preflight.machine import check_tracing
-from service.replica import Replica
-from service.settings import Settings
+from service.proof.machine import Unservable
 from service.shapes.record import STAGES, Record, TraceContext
+from service.tables.settings import Settings
 from tests.replica_internals import stalled
 
 # an import of a module itself, not of a function or for types alone
@@ -286,7 +286,7 @@ async def test_without_tracing_nothing_of_it_is_imported() -> None:
 @pytest.mark.prove
 async def test_a_process_without_tracing_has_no_module_of_it() -> None:
     """Nor does another package bring it."""
-    script = "import sys, service.edge.handlers; print('opentelemetry' in sys.modules)"
+    script = "import sys, service.door.handlers; print('opentelemetry' in sys.modules)"
     ran = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", script], capture_output=True, check=True
     )

@@ -13,10 +13,10 @@ import pytest
 import pytest_asyncio
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from service import keys
-from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.replica import Replica
-from service.settings import Settings
+from service.files.weights import BUNDLED_MODEL, locate_model
+from service.pipeline.replica import Replica
+from service.tables import keys
+from service.tables.settings import Settings
 from tests.conftest import application, listening
 from tests.replica_internals import pooled_by, under
 from tests.service.page.browser import (

@@ -7,8 +7,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from service import keys
-from service.replica import Replica
+from service.pipeline.replica import Replica
+from service.tables import keys
 from tests.conftest import application, listening
 from tests.replica_internals import under
 from tests.service.page.browser import NEEDED, Page

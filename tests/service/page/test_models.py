@@ -6,8 +6,8 @@ import pytest
 import pytest_asyncio
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.cluster.choice import MODELS_HEADER
-from service.replica import Replica
+from service.cluster.choose_model import MODELS_HEADER
+from service.pipeline.replica import Replica
 from tests.conftest import application, listening
 from tests.service.page.browser import NEEDED, Page, fresh
 

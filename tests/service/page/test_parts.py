@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.refusals import Refused
-from service.replica import Replica
+from service.pipeline.replica import Replica
+from service.tables.refusals import Refused
 from tests.conftest import application, listening
 from tests.replica_internals import under
 from tests.service.page.browser import FAILED, NEEDED, SHOWN, SORTED, Page, ask, fresh, labelled

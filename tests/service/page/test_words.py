@@ -11,8 +11,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import ModernBertConfig, ModernBertModel, PreTrainedTokenizerFast
 
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
 from tests.conftest import application, listening
 from tests.service.page.browser import NEEDED, Page, ask, labelled
 

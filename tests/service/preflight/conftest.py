@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from service import ray_session
-from service.preflight import apart
+from service.preflight import isolated
+from service.start import ray_session
 from tests import quiet_ray  # noqa: F401
 
 
@@ -26,7 +26,7 @@ def nothing_of_rays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A start that gets as far as Ray fails here at once; one process makes all checks."""
     monkeypatch.setattr(ray_session, "start_ray_processes", None)
     monkeypatch.setattr(
-        apart, "checking", lambda models, say: nullcontext(partial(apart.check_here, models))
+        isolated, "checking", lambda models, say: nullcontext(partial(isolated.check_here, models))
     )
     environment = dict(os.environ)
     yield

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from model import kernels
 from service.cli import main
-from service.engine.weights import locate_model
+from service.files.weights import locate_model
 from service.heads.samples import sample_texts
 from service.preflight import model
-from service.settings import Settings
+from service.tables.settings import Settings
 from tests.task_heads import checkpoint
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123456789\nsize 133\n"

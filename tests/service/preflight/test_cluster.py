@@ -15,13 +15,13 @@ from safetensors.torch import load_file, save_file
 from model import kernels
 from model.loading import checkpoint
 from service.cluster import ingress
-from service.cluster.progress import StartFailed
-from service.engine import weights
-from service.preflight import apart, model
+from service.cluster.start_report import StartFailed
+from service.files import weights
+from service.preflight import isolated, model
 from service.preflight.finding import run
 from service.preflight.machine import mib
 from service.preflight.model import NodeReport
-from service.settings import MIB, Settings
+from service.tables.settings import MIB, Settings
 from tests import task_heads
 from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
 from tests.model.loading.test_families import CPU, saved, theirs
@@ -129,7 +129,7 @@ def test_memory_is_judged_for_all_models_together(
     assert not any(finding.is_wrong for finding in alone)
     (said,) = [finding for finding in model.examine_models(both) if finding.is_wrong]
     with pytest.raises(StartFailed) as refused:
-        apart.check_here(dict(zip("ab", both, strict=True)))
+        isolated.check_here(dict(zip("ab", both, strict=True)))
 
     assert str(refused.value) == str(said)
     assert re.fullmatch(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.cluster.progress import StartFailed
+from service.cluster.start_report import StartFailed
 from service.preflight.finding import Finding, require, run
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from service.preflight import machine
-from service.settings import MIB
+from service.tables.settings import MIB
 
 
 def group(folder: Path, bound: str, used: int, kept: int) -> tuple[str, str, str, tuple[str, ...]]:

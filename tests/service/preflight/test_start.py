@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from service.cli import main
 from service.cluster import haproxy, ingress, network
-from service.engine import numerics
 from service.preflight import machine, model
-from service.settings import MIB, Settings
+from service.proof import numerics
+from service.tables.settings import MIB, Settings
 
 pytestmark = pytest.mark.usefixtures("nothing_of_rays")
 

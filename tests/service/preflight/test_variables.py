@@ -3,9 +3,9 @@
 import pytest
 
 from service.cluster import ingress
-from service.cluster.progress import StartFailed
+from service.cluster.start_report import StartFailed
 from service.preflight import variables
-from service.settings import Settings
+from service.tables.settings import Settings
 
 
 def test_a_cluster_with_every_promised_variable_can_serve() -> None:

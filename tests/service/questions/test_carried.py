@@ -15,9 +15,9 @@ from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Pooling
 from model.probes import Sources
-from service.encode.resolver import Resolver
+from service.pipeline.find.resolver import Resolver
+from service.pipeline.replica import Replica
 from service.questions import carried
-from service.replica import Replica
 from service.shapes.work import Outputs, Work
 from tests.conftest import application, connected
 from tests.replica_internals import pooled_by

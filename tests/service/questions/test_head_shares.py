@@ -16,11 +16,11 @@ from model.packing import Sequence
 from model.pooling import Pooling, pool_sequence
 from model.probes.head_shares import Targets, share_heads
 from model.similarity import LinearPooling
-from service.encode.resolver import Resolver
+from service.pipeline.find.resolver import Resolver
+from service.pipeline.replica import Replica
 from service.questions import carried
 from service.questions.similarity import NOT_BY_HEAD, heads
 from service.questions.similarity.heads import HeadShares
-from service.replica import Replica
 from service.shapes.work import Outputs, Result, Work, cosine
 from tests.conftest import application, connected
 from tests.model.lessons.test_explain import drawn

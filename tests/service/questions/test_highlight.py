@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import load_file
 
-from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.files.weights import BUNDLED_MODEL, locate_model
 from service.questions.highlight import evidence
 from service.questions.highlight.passage import DRAWS, Passage
 from tests.late_interaction import pylate

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from headlight_client import AsyncClient
-from service.engine import machine
-from service.engine.machine import Unservable
+from service.proof import machine
+from service.proof.machine import Unservable
 from tests.late_interaction import DOCUMENT, QUERY, SIZES, Late, pylate
 from tests.served_model import Listen, Outer, Served, serve
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load
 from model import packing
 from model.maps.units import divide_into_units
 from model.pooling import Pooling
-from service.encode.resolver import Resolver
+from service.pipeline.find.resolver import Resolver
 from service.questions.similarity.occlusion import occlude_works
 from service.shapes.work import Outputs, Work
 

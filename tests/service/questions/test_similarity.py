@@ -13,8 +13,8 @@ from safetensors.numpy import load
 from model import similarity
 from service.api.own import make_parser
 from service.engine.fair.rotation import FairThread
+from service.pipeline.replica import Replica
 from service.questions.similarity import ComparisonRequest, question
-from service.replica import Replica
 from service.shapes.answer import PIECE_BYTES, AnswerItem, Encoded
 from service.shapes.call import ModelFacts
 from service.shapes.record import Record

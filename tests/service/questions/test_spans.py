@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from service.encode.indices import locate_spans
-from service.replica import Replica
+from service.pipeline.find.heads import locate_spans
+from service.pipeline.replica import Replica
 from service.shapes.side import PLACE_INPUTS
 from service.shapes.spans import MOST_SPANS
 from tests.conftest import application, connected

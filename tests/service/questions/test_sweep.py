@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from model.packing import Sequence
-from service.encode.price import make_cost_counter
-from service.replica import Replica
-from service.settings import JSON_FACTOR, Settings
+from service.pipeline.cost import make_cost_counter
+from service.pipeline.replica import Replica
 from service.shapes.work import Outputs, Work
+from service.tables.settings import JSON_FACTOR, Settings
 from tests.conftest import application, connected
 from tests.replica_internals import believe
 from tests.task_heads import checkpoint

@@ -16,9 +16,9 @@ from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.probes.carried import Sources
 from model.probes.why import explain_scores
+from service.pipeline.replica import Replica
 from service.questions.carried import CARRYING_TAKES
 from service.questions.encode.question import NOT_WITH_WHY
-from service.replica import Replica
 from tests.service.api.exact_arrays import array
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -12,8 +12,8 @@ from sentence_transformers import SentenceTransformer
 
 from service.api import cohere
 from service.api.precisions import Precision, to_precision
-from service.encode.shown import short_numbers
-from service.replica import Replica
+from service.pipeline.replica import Replica
+from service.pipeline.write.task_answers import short_numbers
 from service.shapes.call import ModelFacts
 from service.shapes.price import Price
 from tests.space_fields import (

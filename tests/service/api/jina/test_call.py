@@ -10,10 +10,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import quantize_embeddings
 
 from service.api import openai
-from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.refusals import Refused
-from service.replica import Replica
+from service.files.weights import BUNDLED_MODEL, locate_model
+from service.pipeline.replica import Replica
 from service.shapes.call import ModelFacts
+from service.tables.refusals import Refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -20,11 +20,11 @@ from transformers import BertModel
 
 from model import kernels
 from model.maps.choices import STATISTIC_FIELDS
-from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.replica import Replica
-from service.settings import Settings
+from service.files.weights import BUNDLED_MODEL, locate_model
+from service.pipeline.replica import Replica
 from service.shapes.answer import SAFETENSORS
 from service.shapes.work import Result, Work
+from service.tables.settings import Settings
 from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

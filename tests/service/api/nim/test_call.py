@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 from starlette.types import ASGIApp
 
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
 from tests.task_heads import MOST, checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -18,12 +18,12 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from service.api.open_inference import call as inference_protocol
 from service.engine.fair.rotation import FairLock
-from service.refusals import refusal_of
-from service.replica import Replica
+from service.pipeline.replica import Replica
 from service.shapes.answer import INFERENCE_HEADER as HEADER
 from service.shapes.answer import OCTETS
 from service.shapes.call import ModelFacts
 from service.shapes.record import Record
+from service.tables.refusals import refusal_of
 from tests.conftest import post_of
 from tests.space_fields import (
     A_TEXT,

@@ -15,8 +15,8 @@ from sentence_transformers import SentenceTransformer
 from starlette.types import ASGIApp
 
 from service.api.precisions import Precision, to_precision
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
 from tests.replica_internals import bound
 from tests.service.api.exact_arrays import pooled
 from tests.space_fields import (

@@ -14,9 +14,9 @@ from sentence_transformers import CrossEncoder
 from starlette.types import ASGIApp
 from transformers import AutoTokenizer
 
-from service.memory import Hold
-from service.replica import Replica
-from service.settings import Settings
+from service.pipeline.replica import Replica
+from service.tables.memory import Hold
+from service.tables.settings import Settings
 from tests.task_heads import LONG, MOST, checkpoint, long_reranker
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

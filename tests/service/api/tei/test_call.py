@@ -11,8 +11,8 @@ import pytest
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
-from service.encode.resolver import Resolver
-from service.replica import Replica
+from service.pipeline.find.resolver import Resolver
+from service.pipeline.replica import Replica
 from tests.replica_internals import bound
 from tests.service.api.exact_arrays import Array, pooled
 from tests.space_fields import GIVEN, LONG_TEXT, Fields, Spaces, changes_space, keeps_bits

@@ -13,11 +13,11 @@ import pytest
 
 from model.text.tokenizer import Tokenizer
 from service.api.tei.tokens import Vocabulary
-from service.encode.worker import Worker
-from service.memory import PROCESS
-from service.replica import Replica
+from service.pipeline.replica import Replica
+from service.pipeline.worker import Worker
 from service.shapes.answer import PIECE_BYTES
 from service.shapes.record import Record
+from service.tables.memory import PROCESS
 from tests.conftest import application, connected
 from tests.replica_internals import occupied, under
 

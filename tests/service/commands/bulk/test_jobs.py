@@ -20,8 +20,8 @@ from sentence_transformers.util import quantize_embeddings
 from service.cli import main
 from service.commands.bulk import jobs, source
 from service.commands.bulk.vectors import VectorFile
-from service.encode.precisions import range_end
-from service.replica import Replica
+from service.pipeline.replica import Replica
+from service.pipeline.write.precisions import range_end
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

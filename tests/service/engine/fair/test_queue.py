@@ -9,9 +9,9 @@ import pytest
 
 from service.engine.fair.line import OVERTAKING_TOKENS, TURN_TOKENS
 from service.engine.fair.queue import BATCH_GROWTH, CROWD_TOKENS, JobQueue
-from service.keys import Limits
-from service.refusals import Refused
 from service.shapes.job import Job
+from service.tables.keys import Limits
+from service.tables.refusals import Refused
 
 BATCH, LARGEST = 100, 400
 SIZES = {"a": (10, 10, 80, LARGEST), "b": (10, 10, 70), "c": (10, 30)}  # tokens, by key

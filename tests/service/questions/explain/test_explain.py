@@ -15,9 +15,9 @@ from safetensors.numpy import load_file
 
 from model.packing import Sequence
 from model.probes import Steps
-from service.encode import answer
-from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.replica import Replica
+from service.files.weights import BUNDLED_MODEL, locate_model
+from service.pipeline.replica import Replica
+from service.pipeline.write import answer
 from service.shapes.work import Outputs, Result, Work
 from tests.replica_internals import bound
 

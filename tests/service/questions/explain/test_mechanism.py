@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from model.lessons import attention_probabilities, mix_values, score_keys
-from service.encode import worker
+from service.pipeline import worker
+from service.pipeline.replica import Replica
 from service.questions.explain.mechanism import mixed_arrays, read_mixture
-from service.replica import Replica
 from tests.replica_internals import occupied
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -1,0 +1,1 @@
+"""Attention, and what positions and distances do to it."""

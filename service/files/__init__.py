@@ -1,0 +1,1 @@
+"""A model's files: found, loaded, and made where one is missing."""

@@ -1,0 +1,363 @@
+"""The second gate: admits an answer only if there is memory, room in the queue and time for it."""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from sys import getsizeof
+from typing import Protocol
+
+import numpy as np
+
+from service.engine.arrays import NonFiniteOutput
+from service.engine.batcher import SURE_SHARE, Batcher
+from service.engine.fair.turns import give_turn, pieces_in_turns
+from service.engine.lanes import ProcessBroken
+from service.observe.metrics import Metrics
+from service.pipeline.worker import Worker
+from service.shapes.inputs import Base64Array, InputItem, Text, Texts, text_and_pair
+from service.shapes.job import Timing
+from service.shapes.record import Record
+from service.shapes.step import Step
+from service.shapes.work import Result, Work
+from service.tables.refusals import Refused
+from service.tables.settings import Settings
+
+ESTIMATE_MARGIN = 2  # special tokens that the tokenizer adds to a text
+MOST_CHARACTERS = 8 << 20  # characters that may wait for the tokenizer: of 32 longest texts
+ESTIMATE_MEMORY = 0.9  # weight that all earlier texts keep when those of a request are added
+USUAL_CHARACTERS = 4.0  # characters per token until one is measured
+
+# Bytes as tests/service/pipeline/test_held.py measures them
+REQUEST_BYTES = 11 * 1024  # of a waiting request besides its inputs: tasks, headers, records
+INPUT_BYTES = 600  # of an input, and of the sequence and the work made of it
+ID_BYTES, TYPE_BYTES = 40, 8  # of a token id, and of a token type, in a list
+TOKEN_BYTES, COPY_BYTES = 54, 16  # of a token read from a text, and of one that came as an id
+FACT_BYTES = 250  # more for a token that the answer shows
+
+
+class Estimate:
+    """Estimates the tokens of texts by their characters, from the texts tokenized lately.
+
+    Args:
+        longest: most tokens of a sequence.
+        most: most tokens of a request.
+    """
+
+    def __init__(self, longest: int, most: int) -> None:
+        self._longest, self._most = longest, most
+        self._tokens, self._characters = 1.0, USUAL_CHARACTERS  # decayed sums
+
+    def tokens(self, texts: Texts) -> tuple[int, int]:
+        """Return about how many tokens these inputs have, and exactly how many characters.
+
+        An input of embeddings counts as ESTIMATE_MARGIN tokens.
+        """
+        ratio, longest = self._tokens / self._characters, self._longest
+        tokens, characters = 0, 0
+        for text in texts:
+            size, ids = _count_characters(text), text.token_ids if type(text) is InputItem else None
+            tokens += min(int(size * ratio) + ESTIMATE_MARGIN if ids is None else len(ids), longest)
+            characters += size
+        return min(tokens, self._most), characters
+
+    def learn(self, texts: Texts, works: Sequence[Work]) -> None:
+        """Add texts, and the works that they were tokenized to, to the average."""
+        tokens, characters = 0, 0
+        for text, work in zip(texts, works, strict=True):
+            size = _count_characters(text)
+            if size and len(work) >= work.length:  # not truncated
+                tokens, characters = tokens + work.length - ESTIMATE_MARGIN, characters + size
+        if characters:
+            self._characters = ESTIMATE_MEMORY * self._characters + characters
+            self._tokens = ESTIMATE_MEMORY * self._tokens + max(1, tokens)
+
+
+def _count_characters(item: Text) -> int:
+    """Return the number of characters of a text, or of a pair of texts."""
+    if type(item) is str:
+        return len(item)
+    text, pair = text_and_pair(item)
+    return len(text or "") + (len(pair) if pair else 0)
+
+
+def estimate_held(texts: Texts, works: Sequence[Work] = ()) -> int:
+    """Return about how many bytes of memory a request's inputs and works take.
+
+    Args:
+        texts: the inputs: texts, token ids or embeddings.
+        works: those made of the inputs, in their order; empty before they are read.
+    """
+    size = REQUEST_BYTES + INPUT_BYTES * len(texts)
+    for item in texts:
+        for text in text_and_pair(item):
+            if text is not None:
+                size += getsizeof(text)
+        if type(item) is InputItem and item.text is None:
+            size += _count_held(item)
+    for item, work in zip(texts, works, strict=False):
+        token = COPY_BYTES if text_and_pair(item)[0] is None else TOKEN_BYTES
+        size += len(work) * (token + FACT_BYTES if work.facts else token)
+    return size
+
+
+def _count_held(item: InputItem) -> int:
+    """Return the bytes of memory that an input's token ids or embeddings take."""
+    size = ID_BYTES * len(item.token_ids or ()) + TYPE_BYTES * len(item.token_type_ids or ())
+    if (rows := item.embeddings) is None:
+        return size
+    if isinstance(rows, np.ndarray):
+        size += rows.nbytes
+    if isinstance(rows, Base64Array):  # with the float32 array that it is decoded to
+        data = getsizeof(rows.data)
+        size += data + data * 3 // 4 * (2 if rows.dtype == "float16" else 1)
+    return size
+
+
+class AnswerMemory(Protocol):
+    """The memory that an answer takes; see service/pipeline/cost.py."""
+
+    @property
+    def made(self) -> int:
+        """Return the bytes of its arrays and of all that is held until they are written."""
+
+    @property
+    def written(self) -> int:
+        """Return about how many bytes the written answer has."""
+
+    def check(self, most_json: int, most: int, /) -> None:
+        """Refuse an answer of more than `most` bytes of arrays, or `most_json` as JSON numbers."""
+
+
+class Admission:
+    """The only way to the model, for clients' requests and for the service's own works.
+
+    Its methods, in a request's order, and what they refuse it for:
+
+    foresee         before it is read, by an estimate: no time, or no room in the queue
+    reading         while it is read, if that takes long: too many characters wait already
+    hold            once it is read, by its price: the answer is too large, or no memory
+    run             by its works: no time, or no room in the queue
+    check           the last two, for a dry run
+
+    Admission counts, per request, the memory until it ends, its tokens while it is read, and works
+    that follow from others until the last of them runs. The batcher and the workers below count
+    what waits for them.
+
+    Args:
+        dtype: number format of the model, as a refusal names it.
+
+    Attributes:
+        texts: tokenizes long texts.
+        sums: computes similarities.
+        lessons: computes the attention mechanism without the model.
+    """
+
+    def __init__(
+        self, batcher: Batcher[Work, Result], metrics: Metrics, settings: Settings, dtype: str
+    ) -> None:
+        self._batcher, self._metrics, self._dtype = batcher, metrics, dtype
+        self._settings = settings
+        self.texts = Worker(MOST_CHARACTERS)
+        self.sums, self.lessons = Worker(math.inf), Worker()  # requests of sums were admitted
+        self._being_read = Counter[str]()  # tokens that are being read, by API key
+        # of each request that runs: its API key, and tokens and cost of the works that follow
+        self._following = list[tuple[str, int, float]]()
+
+    def foresee(self, tokens: int, deadline: float, record: Record, *, queued: bool) -> None:
+        """Refuse a request before it is read, if it would most likely not be admitted afterwards.
+
+        While no other request waits, none is refused here: a lone request may be long.
+
+        Args:
+            tokens: about how many the request has.
+            deadline: when its answer must be ready, on time.monotonic's clock.
+            queued: whether its texts wait to be tokenized, behind those of other requests that
+                count as ahead of it. Texts that are read at once wait for none.
+
+        Raises:
+            Refused: others wait, and there is no time or no room for this one.
+        """
+        ahead = self._being_read[record.key] if queued else 0
+        is_followed = any(more for _, more, _ in self._following)
+        if not (ahead or is_followed or self._batcher.waiting_requests):
+            return
+        tokens, cost = self._with_following(tokens + ahead, tokens + ahead, record.key)
+        self._batcher.check_admission(tokens, cost, deadline, record.key)
+
+    @contextmanager
+    def reading(
+        self, tokens: int, queued: bool, held: int, deadline: float, record: Record
+    ) -> Iterator[None]:
+        """Call `foresee`, then count a request's tokens while its long texts are tokenized.
+
+        Otherwise all requests that arrive meanwhile would be admitted to the room left for one.
+
+        Args:
+            tokens, queued, deadline: as `foresee` takes them.
+            held: bytes of memory of its inputs, which replace those of its body.
+
+        Raises:
+            Refused: as `foresee`, or there is no memory for the inputs.
+        """
+        self.foresee(tokens, deadline, record, queued=queued)
+        if not queued:
+            yield
+            return
+        self._being_read[record.key] += tokens
+        try:
+            record.reserve(bodies=held)
+            yield
+        finally:
+            self._being_read[record.key] -= tokens
+
+    def hold(self, price: AnswerMemory, record: Record, inputs: int | None = None) -> None:
+        """Reserve the memory that an answer takes until its request ends.
+
+        Args:
+            inputs: bytes of the request's inputs and works, which replace those reserved for its
+                body; None: leave these as they are.
+
+        Raises:
+            Refused: the answer is too large, or there is no memory for it.
+        """
+        settings = self._settings
+        price.check(settings.max_answer_json_bytes, settings.max_answer_bytes)
+        held = {} if inputs is None else {"bodies": inputs}
+        record.reserve(arrays=price.made, answers=price.written, **held)
+
+    async def check(self, step: Step, price: AnswerMemory, deadline: float, record: Record) -> None:
+        """Refuse what `run` would refuse now, without running it."""
+        self.hold(price, record)
+        self._check_works(step, record.tokens, await self._step_costs(step), deadline, record)
+
+    async def run(
+        self,
+        step: Step,
+        deadline: float,
+        record: Record,
+        price: AnswerMemory | None = None,
+        *,
+        inputs: int | None = None,
+    ) -> Timing:
+        """Admit and run a request's works, and set each work's result.
+
+        Args:
+            step: the first step; all works that may follow it are admitted with it.
+            deadline: when the answer must be ready, on time.monotonic's clock.
+            record: of the request, which the works carry.
+            price: memory that the answer takes, if a client gets one.
+            inputs: bytes of the request's inputs and works; see `hold`.
+
+        Returns:
+            The seconds that the works waited and were computed, all steps together.
+
+        Raises:
+            Refused: the works are not admitted, not done in time, or their numbers not finite.
+        """
+        if price is not None:
+            self.hold(price, record, inputs)
+        record.batch_start, start = 0.0, time.monotonic()
+        await give_turn(len(step.works) + len(step.follow))
+        costs = await self._step_costs(step)
+        tokens = step.tokens
+        await give_turn(len(costs))
+        try:
+            self._check_works(step, tokens, costs, deadline, record)
+            timing = await self._run_steps(step, tokens, costs, deadline, record.key)
+        except asyncio.CancelledError:
+            self._metrics.cancelled.add("forward" if record.batch_start else "queue")
+            raise
+        except ProcessBroken:
+            raise Refused("not_ready", retry_after=1) from None
+        except NonFiniteOutput as error:
+            raise Refused("nonfinite_output", layer=error.layer, dtype=self._dtype) from None
+        finally:
+            record.end_batch_stages(start)
+        self._metrics.count_tokens(tokens, record.key)
+        return timing
+
+    async def run_own(self, works: Sequence[Work], deadline: float) -> list[Result]:
+        """Run works of the service itself and return their results; raise as `run` does."""
+        record = Record("own")
+        own = [replace(work, record=record) for work in works]
+        await self.run(Step(own), deadline, record)
+        return [work.result for work in own]
+
+    async def _run_steps(
+        self, step: Step, tokens: int, costs: Sequence[float], deadline: float, key: str
+    ) -> Timing:
+        """Run one step after the other, and count the works that follow while one runs.
+
+        Otherwise all requests that arrive meanwhile would be admitted to the time left for one.
+
+        Args:
+            tokens: of all works of all steps.
+            costs: as `_step_costs` returns them.
+        """
+        cost, queued, computed = sum(costs), 0.0, 0.0
+        costs = costs[: len(step.works)]
+        while True:
+            following = key, 0, 0.0
+            if step.then:
+                tokens, cost = tokens - sum(map(len, step.works)), cost - sum(costs)
+                following = key, max(tokens, 0), max(cost, 0.0)
+            self._following.append(following)
+            try:
+                results, timing = await self._batcher.submit(step.works, deadline, key, costs)
+            finally:
+                self._following.remove(following)
+            for work, result in zip(step.works, results, strict=True):
+                work.result = result
+            queued, computed = queued + timing.queued, computed + timing.computed
+            next_step = await step.then() if step.then else None
+            if next_step is None:
+                return Timing(queued, computed)
+            step, costs = next_step, await self._work_costs(next_step.works)
+
+    async def _step_costs(self, step: Step) -> list[float]:
+        """Return the cost of each of a step's works, then of each kind of work that may follow."""
+        costs = await self._work_costs(step.works)
+        likes = await self._work_costs([like for like, _ in step.follow])
+        counts = (count for _, count in step.follow)
+        return [*costs, *(cost * count for cost, count in zip(likes, counts, strict=True))]
+
+    async def _work_costs(self, works: Sequence[Work]) -> list[float]:
+        """Return the cost of each work, counted in turns."""
+        costs = list[float]()
+        async for piece in pieces_in_turns(works):
+            costs += self._batcher.costs(piece)
+        return costs
+
+    def _check_works(
+        self, step: Step, tokens: int, costs: Sequence[float], deadline: float, record: Record
+    ) -> None:
+        """Refuse a step's works of these tokens and costs if they would not be admitted now.
+
+        A request that is late because others wait may be sent again; one that is late by itself
+        always would be, and gets deadline_unreachable. That is judged by all the time it was
+        given, at the best speed, so that neither a slow moment of this machine nor the time that
+        reading took matters. How many sequences would fit is told at the recent speed.
+        """
+        cost, given = sum(costs), deadline - record.start
+        needed = self._batcher.fewest_seconds(cost)
+        if needed >= given:
+            share = SURE_SHARE * max(given, 0.0) * self._batcher.speed / max(cost, 1.0)
+            raise Refused(
+                "deadline_unreachable",
+                estimate_ms=math.ceil(needed * 1000),
+                deadline_ms=math.floor(given * 1000),
+                sequences=int(share * (record.inputs or len(step.works))),
+            )
+        tokens, cost = self._with_following(tokens, cost, record.key)
+        self._batcher.check_admission(tokens, cost, deadline, record.key)
+
+    def _with_following(self, tokens: int, cost: float, key: str) -> tuple[int, float]:
+        """Return both with those of a key's admitted works that follow running ones added."""
+        for owner, more_tokens, more_cost in self._following:
+            if owner == key:
+                tokens, cost = tokens + more_tokens, cost + more_cost
+        return tokens, cost

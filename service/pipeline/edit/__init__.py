@@ -1,0 +1,1 @@
+"""Changes to attention heads that a request asks for."""

@@ -1,0 +1,1 @@
+"""What a request names, found in the model."""

@@ -1,0 +1,138 @@
+"""Finds what a request names in the model, or refuses it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from model.config import Side
+from model.loading.checkpoint import Model
+from model.pooling import Pooling
+from model.similarity import LinearPooling, NotLinear
+from model.text.frame import Role
+from model.text.tokenizer import Truncation
+from service.pipeline.find import tasks
+from service.pipeline.find.heads import Heads, chosen_heads, chosen_hidden_states
+from service.pipeline.find.names import Names
+from service.shapes.inputs import Attention, Sweep
+from service.shapes.outputs import Pooled, Wanted
+from service.shapes.task import Task
+from service.shapes.work import Outputs
+from service.tables.refusals import Refused
+from service.tables.settings import Settings
+
+
+class Resolver:
+    """Resolves what requests name, for one model under one service's settings.
+
+    Args:
+        name: name by which clients call the model.
+
+    Attributes:
+        most_sequences: most inputs of a request.
+        most_json: most bytes of a request's JSON, and most characters in all its pairs together.
+        linear: the checkpoint's own pooling as a weighted sum of tokens, or why it is no such sum.
+        linear_inputs: the same of tokens that enter the model, where one vector may be the whole.
+    """
+
+    def __init__(self, name: str, model: Model, settings: Settings) -> None:
+        self.names, self.model = Names(name, [*model.adapters]), model
+        self.most_sequences, self._most_tokens = settings.max_sequences, settings.max_request_tokens
+        self.most_json = settings.max_body_bytes
+        self._truncate, self._own = settings.truncate, Outputs(model.pooling)
+        self.linear = linear_pooling(model.pooling)
+        self.linear_inputs = linear_pooling(model.pooling, single=True)
+
+    def adapter(self, model: str | None, task: str | None = None) -> str | None:
+        """Return the name of the adapter that a request asks for; see Names.adapter."""
+        return self.names.adapter(model, task)
+
+    def cut(self, truncate: Truncation | None, usual: Truncation = "refuse") -> Truncation:
+        """Return how a sequence that is too long is truncated, or that it is refused.
+
+        Args:
+            truncate: what the request says.
+            usual: the default where neither the request nor the service's settings say.
+        """
+        return truncate or self._truncate or usual
+
+    def outputs(
+        self, pooled: bool | Pooled, tokens: bool = False, layers: Sequence[int] = ()
+    ) -> Outputs:
+        """Return what lanes compute of each sequence.
+
+        Args:
+            pooled: whether, or how, to pool each sequence to one vector.
+            tokens: whether to return the token vectors.
+            layers: hidden states to return, as the request numbers them.
+
+        Raises:
+            Refused: the model has no such hidden state, or its vectors have fewer numbers.
+        """
+        limit, pooling = self.model.config.layers, self.pooling(pooled)
+        if not (tokens or layers):
+            return self._own if pooling is self._own.pooling else Outputs(pooling)
+        try:
+            hidden = chosen_hidden_states(layers, limit)
+        except IndexError as error:
+            detail = str(error)
+            raise Refused.at("index_out_of_range", "layers", detail=detail, limit=limit) from None
+        return Outputs(pooling, tokens, hidden)
+
+    def pooling(self, pooled: bool | Pooled) -> Pooling | None:
+        """Return how to pool a sequence to one vector; None: not at all.
+
+        Raises:
+            Refused: the model's vectors have fewer numbers.
+        """
+        own = self.model.pooling
+        if isinstance(pooled, bool):
+            return own if pooled else None
+        normalize = own.normalize if pooled.normalized is None else pooled.normalized
+        # the checkpoint's Dense layers are made for its own reduction and for no other
+        pooling = own if pooled.mode == "model" else Pooling((pooled.mode,), normalize)
+        size = pooling.uncut_size(self.model.config.width)
+        if pooled.dimensions is not None and pooled.dimensions > size:
+            detail = f"expected at most {size}, the size of this model's vectors"
+            raise Refused.at("out_of_range", "pooled", "dimensions", detail=detail, limit=size)
+        dimensions = pooled.dimensions or pooling.dimensions
+        if (normalize, dimensions) == (pooling.normalize, pooling.dimensions):
+            return pooling
+        return replace(pooling, normalize=normalize, dimensions=dimensions)
+
+    def heads(self, chosen: Attention | Sweep, field: str) -> Heads:
+        """Return the heads that a request chooses, by layer.
+
+        Args:
+            field: name of the request's field, for a refusal.
+
+        Raises:
+            Refused: the model has no such head.
+        """
+        limits = {"layers": self.model.config.layers, "heads": self.model.config.heads}
+        try:
+            return chosen_heads(chosen, **limits)
+        except IndexError as error:
+            detail = str(error)
+            raise Refused.at("index_out_of_range", field, detail=detail, **limits) from None
+
+    def tasks(self, wanted: Sequence[Wanted]) -> Sequence[Task]:
+        """Return the tasks of the checkpoint's heads that a request names; see tasks.find_tasks."""
+        return tasks.find_tasks(wanted, self.model) if wanted else ()
+
+    def role(self, wanted: Sequence[Wanted], side: Side | None) -> Role | None:
+        """Return how texts are read as query or as document; see tasks.choose_role."""
+        return tasks.choose_role(wanted, side, self.model) if side or wanted else None
+
+    def check_tokens(self, tokens: int, holds: str = "it holds") -> None:
+        """Refuse more tokens than a request may have; `holds` begins the message."""
+        limit = self._most_tokens
+        if tokens > limit:
+            detail = f"{holds} {tokens:,} tokens, and the limit is {limit:,}"
+            raise Refused("too_many_tokens", detail=detail, tokens=tokens, limit=limit)
+
+
+def linear_pooling(pooling: Pooling, *, single: bool = False) -> LinearPooling | NotLinear:
+    """Return a pooling as a weighted sum of tokens, or why it is no such sum."""
+    try:
+        return LinearPooling(pooling, single=single)
+    except NotLinear as error:
+        return error

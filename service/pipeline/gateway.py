@@ -1,0 +1,297 @@
+"""The spine: one class that runs every stage of an answer, in order.
+
+Every route that encodes calls `Gateway.encode`: read, plan, price, run, make the items. A request
+that is refused before `admission.run` costs the model nothing. No question is known here by name:
+a request names its own. The files of this folder, each of which imports only those before it:
+
+    write/task_answers  write/answer    outputs of task heads, and how answers are written
+    write/precisions                    vectors in fewer bytes
+    worker                              threads for work other than the model's
+    find/names                          names of the model and its adapters
+    find/heads  find/tasks              layers, heads, spans and task heads that a request names
+    reader                              inputs -> sequences
+    find/resolver                       names in a request -> parts of the model
+    cost                                memory and computation that a request costs
+    edit/interventions  edit/sweep      gates, patches and sweeps of heads
+    admission                           whether a request is admitted
+    find/selection                      which attention of a sequence is shown
+    space                               which vectors may stand in one index
+    gateway
+    replica                             what has all of these
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
+
+from service.engine.fair.turns import give_turn, pieces_in_turns
+from service.pipeline.admission import Admission, Estimate, estimate_held
+from service.pipeline.cost import step_flops
+from service.pipeline.edit.interventions import Interventions
+from service.pipeline.find.names import Names
+from service.pipeline.find.resolver import Resolver
+from service.pipeline.reader import Reader
+from service.pipeline.space import Spaces
+from service.pipeline.worker import Workers, is_long
+from service.shapes.answer import Encoded, Identity
+from service.shapes.ask import Ask, Custom
+from service.shapes.inputs import InputItem, Texts, numbered_items
+from service.shapes.job import Timing
+from service.shapes.price import Price
+from service.shapes.record import Record
+from service.shapes.side import Side
+from service.shapes.spans import MOST_SPANS
+from service.shapes.step import Plan, Question, Step
+from service.shapes.work import Work
+from service.tables.refusals import Refused
+from service.tables.settings import Settings
+
+# Makes the question of an Ask, the first argument
+QuestionMaker = Callable[[Any, Custom, Resolver, Workers], Question]
+AS_OUR_OWN = Custom()  # reads and answers as Headlight's own API does
+
+
+class ResolvedRequest(NamedTuple):
+    """A request that was checked against this model, before its texts are read."""
+
+    ask: Ask
+    question: Question  # answers it
+    texts: Texts  # inputs of all sides
+    edited: bool  # whether it gates or patches heads
+    space: str | None  # name of the space of its vectors; None if they are of none
+    deadline: float  # when its answer must be ready, on time.monotonic's clock
+    record: Record  # what its metrics, log line and trace are made of
+
+
+class PreparedRequest(NamedTuple):
+    """A request that was read and planned."""
+
+    works: Sequence[Work]  # one for each of its inputs
+    tokens: int  # of these works
+    plan: Plan  # what to run, what follows, and what the answer takes
+    held: int  # bytes of memory of its inputs and works, which replace those of its body
+
+
+class Gateway:
+    """Answers requests for encodings, whichever API they come through.
+
+    Args:
+        identities: of the model with each adapter, by its name; None: without one.
+        reader: makes works of inputs.
+        resolver: finds what requests name in the model.
+        spaces: names the spaces of vectors.
+    """
+
+    def __init__(
+        self,
+        identities: Mapping[str | None, Identity],
+        reader: Reader,
+        resolver: Resolver,
+        admission: Admission,
+        settings: Settings,
+        spaces: Spaces,
+    ) -> None:
+        self._identities, self._reader, self.resolver = identities, reader, resolver
+        self._admission, self._spaces = admission, spaces
+        self._config = resolver.model.config
+        self._workers = Workers(reader.worker, admission.sums)
+        self._estimate = Estimate(reader.max_tokens, settings.max_request_tokens)
+        names = [ask.question for ask in Ask.__subclasses__()]
+        self._makers: dict[str, QuestionMaker] = {name: resolve_name(name) for name in names}
+
+    @property
+    def names(self) -> Names:
+        """Return the names by which clients may call the model."""
+        return self.resolver.names
+
+    def question(self, ask: Ask, custom: Custom = AS_OUR_OWN) -> Question:
+        """Return the question that answers a request."""
+        return self._makers[ask.question](ask, custom, self.resolver, self._workers)
+
+    async def encode(
+        self,
+        ask: Ask,
+        deadline: float,
+        record: Record,
+        custom: Custom = AS_OUR_OWN,
+        expected: str | None = None,
+    ) -> Encoded:
+        """Answer a request.
+
+        Args:
+            deadline: when the answer must be ready, on time.monotonic's clock.
+            custom: how the API that it came through reads and answers.
+            expected: name of the space that the client expects its vectors to be of, if any.
+
+        Raises:
+            Refused: why it cannot be answered.
+        """
+        resolved = await self._resolve(ask, deadline, record, custom, expected)
+        await give_turn(len(resolved.texts))
+        tokens, characters = self._estimate.tokens(resolved.texts)
+        queued = is_long(characters, len(resolved.texts))
+        await give_turn(len(resolved.texts))
+        unread_bytes = estimate_held(resolved.texts) if queued else 0
+        with self._admission.reading(tokens, queued, unread_bytes, deadline, record):
+            works, tokens, plan, held = await self._prepare(resolved)
+        sides = resolved.question.sides
+        timing = await self._admission.run(plan.step, deadline, record, plan.price, inputs=held)
+        await give_turn(len(works))
+        items = await plan.make_items()
+        preamble = self._identities[sides[-1].adapter].preamble(ask.number_format)
+        if resolved.space is not None:
+            preamble["space"] = resolved.space
+        await give_turn(len(works))
+        usage = _request_usage(tokens, plan.price, timing, works, sides)
+        await give_turn(len(works))
+        return Encoded(preamble, items, usage)
+
+    async def dry_run(
+        self,
+        ask: Ask,
+        deadline: float,
+        record: Record,
+        custom: Custom = AS_OUR_OWN,
+        expected: str | None = None,
+    ) -> dict[str, Any]:
+        """Return what a request would cost and whether it would be admitted now; compute nothing.
+
+        Args, Raises: as `encode`; a refusal of `admission.run` is returned instead of raised.
+        """
+        resolved = await self._resolve(ask, deadline, record, custom, expected)
+        _, tokens, (step, price, _), _ = await self._prepare(resolved)
+        await give_turn(record.sequences)
+        cost = {
+            "tokens": tokens,
+            "attention_bytes": price.parts.get("attention", 0),
+            "answer_bytes": price.total,
+            "flops": await self._count_flops(step),
+        }
+        await give_turn(record.sequences)
+        try:
+            await self._admission.check(step, price, deadline, record)
+        except Refused as refused:
+            seconds = refused.retry_after
+            return {**cost, "admitted": False, "code": refused.code, "retry_after_s": seconds}
+        return {**cost, "admitted": True, "code": None, "retry_after_s": None}
+
+    async def _count_flops(self, step: Step) -> int:
+        """Count the floating-point operations of a step's works and of those that may follow."""
+        total, adapters = 0, self.resolver.model.adapters
+        async for works in pieces_in_turns(step.works):
+            total += step_flops(self._config, adapters, Step(works))
+        async for likes in pieces_in_turns(step.follow):
+            total += step_flops(self._config, adapters, Step((), follow=likes))
+        return total
+
+    async def _resolve(
+        self, ask: Ask, deadline: float, record: Record, custom: Custom, expected: str | None
+    ) -> ResolvedRequest:
+        """Check a request against this model, and find its question, sides and space.
+
+        Raises:
+            Refused: the model lacks what it names, it is too large, or its vectors are not of the
+                expected space.
+        """
+        await give_turn(len(texts := ask.texts()))
+        record.input, question = _input_kind(texts), self.question(ask, custom)
+        sides = question.sides
+        side = sides[-1]
+        texts = side.inputs if len(sides) == 1 else [text for each in sides for text in each.inputs]
+        items = numbered_items(texts)
+        self._check_sizes(texts, items)
+        edited = bool(ask.gates) or any([item.gates or item.patch for _, item in items])
+        if expected is not None:
+            self._spaces.check(side, edited, expected)
+        space = self._spaces.of(side, edited) if side.vectors else None
+        if side.adapter:
+            record.weights = self.resolver.model.adapters[side.adapter].digest
+        return ResolvedRequest(ask, question, texts, edited, space, deadline, record)
+
+    def _check_sizes(self, texts: Texts, items: Sequence[tuple[int, InputItem]]) -> None:
+        """Refuse a request with no input, or with too many inputs, token ids or spans.
+
+        Args:
+            items: inputs that are objects, not plain texts, with their numbers.
+        """
+        if not texts:
+            raise Refused.at(
+                "batch_empty", "inputs", detail="expected one input or more, received none"
+            )
+        if len(texts) > (limit := self.resolver.most_sequences):
+            detail = f"it has {len(texts):,}, and the limit is {limit:,}"
+            raise Refused("batch_too_large", detail=detail, limit=limit)
+        ids = spans = 0
+        for _, item in items:
+            ids += len(item.token_ids or ())
+            spans += len(item.spans or ())
+        self.resolver.check_tokens(ids)
+        if spans > MOST_SPANS:
+            detail = f"they have {spans:,} spans, and the limit is {MOST_SPANS:,}"
+            raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
+
+    async def _prepare(self, resolved: ResolvedRequest) -> PreparedRequest:
+        """Read, plan and price a request.
+
+        Raises:
+            Refused: an input cannot be read, or the request has too many tokens.
+        """
+        ask, question, texts, edited, _, deadline, record = resolved
+        sides, changes = question.sides, Interventions(self._config)
+        await give_turn(len(texts))
+        if edited:
+            changes = await Interventions.of(ask.gates, sides, self._config)
+        works, start = list[Work](), time.monotonic()
+        try:
+            for side in sides:
+                works += await self._reader.read(side, deadline, record)
+        finally:
+            record.end_stage("tokenize", start)
+        tokens = sum(map(len, works))
+        self.resolver.check_tokens(tokens)
+        await give_turn(len(works))
+        await changes.apply(works, sides)
+
+        async def read_gated(side: Side) -> list[Work]:
+            """Read texts made while planning, and apply the request's gates to their works."""
+            gated = await self._reader.read(side, deadline, record)
+            for work in gated:
+                changes.common.apply(work)
+            return gated
+
+        plan = await question.plan(works, read_gated, deadline, record)
+        plan = plan._replace(step=(step := changes.ordered(plan.step, self.resolver)))
+        record.inputs, record.sequences = len(works), step.sequences
+        await give_turn(record.sequences)
+        record.tokens = step.tokens
+        await give_turn(record.sequences)
+        self._estimate.learn(texts, works)
+        await give_turn(len(works))
+        plan.price.made += step.held
+        return PreparedRequest(works, tokens, plan, estimate_held(texts, works))
+
+
+def _input_kind(texts: Texts) -> str:
+    """Return the kind of a request's inputs, as the label of metrics; `mixed` for several."""
+    kinds = {text.kind if type(text) is InputItem else "text" for text in texts}
+    return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
+
+
+def _request_usage(
+    tokens: int, price: Price, timing: Timing, works: Sequence[Work], sides: Sequence[Side]
+) -> dict[str, Any]:
+    """Return the usage fields of an answer: tokens, bytes, milliseconds, inputs truncated."""
+    usage = {
+        "tokens": tokens,
+        "attention_bytes": price.parts.get("attention", 0),
+        "answer_bytes": price.total,
+        "queue_ms": round(timing.queued * 1000, 3),
+        "compute_ms": round(timing.computed * 1000, 3),
+    }
+    # an input that is read several times, once with each label, counts once
+    works_per_input = sides[0].each
+    inputs = {index // works_per_input for index, work in enumerate(works) if work.truncated}
+    if truncated := len(inputs):
+        usage["truncated"] = truncated
+    return usage

@@ -1,0 +1,1 @@
+"""What is shown before and while a replica serves: that its answers are right."""

@@ -1,0 +1,1 @@
+"""What is looked up: settings, keys, refusals, memory, cores, and the words of errors."""
