@@ -14,10 +14,9 @@ comes too late for that. So where several keys share a replica:
 import asyncio
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Collection
 
-from service.engine.fair.rotation import fits_fairly
+from service.engine.fair.rotation import FairRoom, fits_fairly
 
 # Requests of a key; with 12, the p99 of others is over 4 times idle: tests/service/test_sharing.py
 MOST_INSIDE = 6
@@ -26,13 +25,16 @@ MOST_INSIDE = 6
 DOUBLE_SECONDS = 0.1
 
 
-class KeyLine:
-    """One key's requests: counts of those under way and those let inside, and those that wait."""
+class KeyLine(FairRoom):
+    """One key's requests under way; those let inside take its room, the others wait for it.
+
+    Attributes:
+        left_at: when the last one inside left, by the gate's clock; infinite while there are any.
+    """
 
     def __init__(self) -> None:
-        self.under_way = self.inside = 0
-        self.waiting = deque[asyncio.Future[None]]()  # done when a request may pass
-        self.left_at = -math.inf  # when the last one inside left, by the gate's clock
+        super().__init__(MOST_INSIDE)
+        self.under_way, self.left_at = 0, -math.inf
 
 
 class Place:
@@ -62,8 +64,6 @@ class KeyGate:
     ) -> None:
         self._most, self._clock = most, clock
         self.lines, self.total = dict[str, KeyLine](), 0  # by key's name; requests under way
-        self.active = set[KeyLine]()  # lines of which a request is inside or waits
-        self._last_active = deque[KeyLine](maxlen=2)  # lines last emptied, the latest last
         self._recheck_timer: asyncio.TimerHandle | None = None
         self.set_keys(names)
 
@@ -96,21 +96,25 @@ class KeyGate:
             TimeoutError: it may not pass within `seconds`.
         """
         line, start = place.line, self._clock()
-        self.active.add(line)
-        passes_at_once = not line.waiting and line.inside < self._most_inside(line)
-        if passes_at_once:
-            line.inside += 1
-        else:
-            await self._wait_in_line(line, seconds)
+        line.left_at = math.inf
+        self._widen(line)
+        waits = not line.take_at_once()
+        if waits:
+            if self._recheck_timer is None:
+                self._recheck_later()
+            async with asyncio.timeout(seconds):
+                await line.wait("")
         place.inside = True
-        return 0.0 if passes_at_once else self._clock() - start
+        return self._clock() - start if waits else 0.0
 
     def leave(self, place: Place) -> None:
         """Count a request as no longer inside: its answer begins, and its reader may be slow."""
         if place.inside:
-            place.inside = False
-            place.line.inside -= 1
-            self._admit_waiting(place.line)
+            place.inside, line = False, place.line
+            self._widen(line)
+            line.release()
+            if not line.taken:
+                line.left_at = self._clock()
 
     def give_back(self, place: Place) -> None:
         """Count a request as ended: neither inside nor under way."""
@@ -118,44 +122,14 @@ class KeyGate:
         place.line.under_way -= 1
         self.total -= 1
 
-    async def _wait_in_line(self, line: KeyLine, seconds: float) -> None:
-        """Wait behind a key's other requests until this one may pass; it then counts as inside."""
-        turn = asyncio.get_running_loop().create_future()
-        line.waiting.append(turn)
-        if self._recheck_timer is None:
-            self._recheck_later()
-        try:
-            async with asyncio.timeout(seconds):
-                await turn
-        except BaseException:
-            if not turn.cancelled():
-                line.inside -= 1  # its turn came just as it gave up
-            elif turn in line.waiting:
-                line.waiting.remove(turn)
-            self._admit_waiting(line)
-            raise
-
-    def _admit_waiting(self, line: KeyLine) -> None:
-        """Let in all waiting requests of a key that may pass; an empty line becomes inactive."""
-        most = self._most_inside(line)
-        while line.waiting and line.inside < most:
-            turn = line.waiting.popleft()
-            if not turn.done():  # else it has just given up
-                turn.set_result(None)
-                line.inside += 1
-        if not line.inside and not line.waiting and line in self.active:
-            self.active.remove(line)
-            line.left_at = self._clock()
-            if line not in self._last_active or line is self._last_active[0]:
-                self._last_active.append(line)
-
-    def _most_inside(self, line: KeyLine) -> float:
-        """Return how many requests of a key may be inside now."""
-        if len(self.active) > (line in self.active):
-            return MOST_INSIDE
-        others = (other.left_at for other in self._last_active if other is not line)
-        seconds_alone = self._clock() - max(others, default=-math.inf)
-        return MOST_INSIDE * 2 ** min(seconds_alone / DOUBLE_SECONDS, 60)  # 60: without bound
+    def _widen(self, line: KeyLine) -> None:
+        """Set how many requests of a key may be inside now, if it has as many as it always may."""
+        if line.taken < MOST_INSIDE:
+            return
+        others = (other.left_at for other in self.lines.values() if other is not line)
+        alone = max(0.0, self._clock() - max(others, default=-math.inf))
+        doublings = min(alone / DOUBLE_SECONDS, 60)  # 60: without bound
+        line.most = math.ceil(MOST_INSIDE * 2**doublings)
 
     def _recheck_later(self) -> None:
         """Start the timer of the next recheck."""
@@ -164,7 +138,9 @@ class KeyGate:
     def _recheck(self) -> None:
         """Let in the requests that may pass by now, and check again later while any wait."""
         self._recheck_timer = None
-        for line in tuple(self.active):
-            self._admit_waiting(line)
-        if any(line.waiting for line in self.active):
+        waiting = [line for line in self.lines.values() if line.waiting]
+        for line in waiting:
+            self._widen(line)
+            line.hand_on()
+        if waiting:
             self._recheck_later()

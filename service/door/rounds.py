@@ -12,7 +12,6 @@ late.
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
@@ -24,6 +23,7 @@ from service.api.own import DRY_RUN
 from service.door.request import Request
 from service.door.transport import Client
 from service.door.under_way import UnderWay
+from service.engine.fair.rotation import FairRoom
 from service.observe.families import LATE, METRICS_PATH
 from service.tables.refusals import Refused, overloaded
 from service.tables.settings import KIB
@@ -35,7 +35,7 @@ REQUEST_BYTES = KIB  # what the head of each counts, and all of a request withou
 LATE_SECONDS = 0.25  # that the loop, or a round of it, may be late for what no admission bounds
 
 
-class Rounds:
+class Rounds(FairRoom):
     """Begins requests, as many in each round of the event loop as it has bytes for.
 
     Args:
@@ -43,10 +43,8 @@ class Rounds:
     """
 
     def __init__(self, under_way: UnderWay) -> None:
+        super().__init__(ROUND_BYTES)
         self._under_way = under_way
-        # by key, in order of their turn: the bytes of each request, and what is done at its turn
-        self._lines = dict[str, deque[tuple[int, asyncio.Future[None]]]]()
-        self._begun = 0  # bytes in this round
 
     async def begin(self, request: Request, client: Client, most: float) -> None:
         """Wait for a round that may begin a request; refuse it after `most` seconds.
@@ -57,13 +55,13 @@ class Rounds:
         """
         if request.unbounded:
             self.refuse_late(request)
-        if self.begins(len(request.body)):
+        size = REQUEST_BYTES + len(request.body)
+        if self.take_at_once(size):
             return
         came = time.monotonic()
         try:
             async with asyncio.timeout(most):
-                turn = partial(self.wait, request.key, len(request.body))
-                await unless_left(request, client, turn)
+                await unless_left(request, client, partial(self.wait, request.key, size))
         except TimeoutError:
             raise too_late(request, LATE) from None
         finally:
@@ -74,44 +72,19 @@ class Rounds:
         if self._under_way.late > LATE_SECONDS:
             raise overloaded(LATE)
 
-    def begins(self, body: int) -> bool:
-        """Begin a request with so many bytes of body in this round; False where it has to wait."""
-        if self._lines or not self._fits(REQUEST_BYTES + body):
-            return False
-        self._count(REQUEST_BYTES + body)
-        return True
-
-    async def wait(self, key: str, body: int) -> None:
-        """Wait for the round that begins a request of this key, with so many bytes of body."""
-        turn = asyncio.get_running_loop().create_future()
-        self._lines.setdefault(key, deque()).append((REQUEST_BYTES + body, turn))
-        await turn
-
-    def _fits(self, size: int) -> bool:
-        """Tell whether this round may begin so many bytes more; the first always."""
-        return not self._begun or self._begun + size <= ROUND_BYTES
-
-    def _count(self, size: int) -> None:
+    def _take(self, size: int) -> None:
         """Count bytes as begun in this round, which ends before the next one's first callback."""
-        if not self._begun:
+        if not self.taken:
             asyncio.get_running_loop().call_soon(self._end_round)
-        self._begun += size
+        super()._take(size)
+
+    def release(self, size: int = 1) -> None:
+        """Give nothing back: what a request has begun is over with its round."""
 
     def _end_round(self) -> None:
         """Give the next round to those that wait, a request of each key in turn, while they fit."""
-        self._begun = 0
-        while self._lines:
-            key = next(iter(self._lines))
-            size, turn = self._lines[key][0]
-            if not turn.done():  # else it has given up
-                if not self._fits(size):
-                    return
-                turn.set_result(None)
-                self._count(size)
-            line = self._lines.pop(key)
-            line.popleft()
-            if line:
-                self._lines[key] = line
+        self.taken = 0
+        self.hand_on()
 
 
 def is_unbounded(request: Request) -> bool:

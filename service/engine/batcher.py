@@ -256,7 +256,10 @@ class Batcher(Generic[Work, Result]):
         queue = self._queue
         if queue.count > fresh:  # the deadline of a request that has just arrived was checked
             self._fail_late_jobs()
-        while queue.count and self._idle and not self._should_linger():
+        while queue.count and self._idle:
+            greedy = self._find_greedy_key()
+            if not queue.waits_besides(greedy) or greedy is None and self._should_linger():
+                break
             may_take_all = fresh or self.lanes > LINGERING_LANES or queue.tokens > self._small
             alone = may_take_all and not self._running
             if alone and queue.count == 1 and len(queue.jobs[0].waiting) == 1:
@@ -264,7 +267,19 @@ class Batcher(Generic[Work, Result]):
                 self._start_batch(self.budget, self._idle[-cores:])
             else:
                 share = math.ceil(queue.tokens / len(self._idle))
-                self._start_batch(min(share, self.budget // self.lanes), self._idle[-1:])
+                self._start_batch(min(share, self.budget // self.lanes), self._idle[-1:], greedy)
+
+    def _find_greedy_key(self) -> str | None:
+        """Return the key that may not have the last idle lane, so that another finds it idle.
+
+        It is most of each batch that runs, and would go on while another has asked lately. None:
+        all may have it.
+        """
+        if len(self._idle) > 1:
+            return None
+        keys = {run.batch.main_key for run, _ in self._running.values()}
+        key = keys.pop() if len(keys) == 1 else None
+        return key if key and self._queue.is_contested(key, self._clock()) else None
 
     def _should_linger(self) -> bool:
         """Tell whether a few short sequences wait for returning clients, while one lane runs.
@@ -287,15 +302,15 @@ class Batcher(Generic[Work, Result]):
             if job.deadline <= now + min(job.tokens, job.cost) * token_seconds:
                 self._fail_job(job)
 
-    def _start_batch(self, most_tokens: int, lanes: list[int]) -> None:
-        """Take a batch of at most `most_tokens` from the queue and start it in `lanes`."""
-        batch = self._queue.take_batch(most_tokens, self._clock())
+    def _start_batch(self, most_tokens: int, lanes: list[int], without: str | None = None) -> None:
+        """Take a batch of at most `most_tokens`, without a key, from the queue; start it."""
+        batch = self._queue.take_batch(most_tokens, self._clock(), without)
         self._idle = [lane for lane in self._idle if lane not in lanes]
         self._batches_started += 1
         alone = self._batches_started if len(batch) == 1 and not self._running else None
         task = asyncio.get_running_loop().create_task(self._step(batch, lanes, alone))
         share = len(lanes) / self.lanes
-        run = RunningBatch(self._clock(), batch.cost / share / self._speed.current, share)
+        run = RunningBatch(batch, self._clock(), batch.cost / share / self._speed.current, share)
         self._running[lanes[-1]] = run, task
 
     async def _step(self, batch: Batch[Work, Result], lanes: list[int], alone: int | None) -> None:

@@ -5,6 +5,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from service.shapes.job import Batch
 
 # One batch counts as at most this many times slower than expected, so that a machine which was
 # suspended meanwhile is not taken for a slow one
@@ -67,6 +70,7 @@ class LaneSpeed:
 class RunningBatch:
     """A batch that runs."""
 
+    batch: Batch[Any, Any]
     since: float  # when it was started, on the batcher's clock
     expected: float  # seconds that it should take
     share: float  # of the lanes that it occupies, 0 to 1

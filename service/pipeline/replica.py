@@ -16,7 +16,7 @@ from model.loading.modules import has_task_adapters
 from service import VERSION
 from service.engine import vitals
 from service.engine.batcher import Batcher
-from service.engine.fair.rotation import FairLock
+from service.engine.fair.rotation import FairRoom
 from service.engine.lanes import Lanes
 from service.engine.recorded import RecordedBatches
 from service.files.loading import find_foreign_adapters, load_model
@@ -156,7 +156,7 @@ class Replica:
         self.health = Health(settings, self.proof, self.batcher, batches, metrics)
         self.observer = Observer(metrics, model.digest, self.tracing, lines=settings.access_log)
         self.loop_seconds = make_loop_clock()  # returns the seconds that the event loop computed
-        self.writing = FairLock()  # held while a large answer is written, one at a time
+        self.writing = FairRoom()  # held while a large answer is written, one at a time
 
     def _make_gateway(self) -> Gateway:
         """Return the gateway to the model, and set `spaces`."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -64,3 +65,12 @@ class Batch(list[tuple[Job[Work, Result], int]]):
     def works(self) -> list[Work]:
         """Return the works themselves."""
         return [job.works[index] for job, index in self]
+
+    @property
+    def main_key(self) -> str | None:
+        """Return the key that has more than half of the tokens; None: none has."""
+        tokens = Counter[str]()
+        for job, index in self:
+            tokens[job.key] += job.lengths[index]
+        ((key, most),) = tokens.most_common(1)
+        return key if 2 * most > self.tokens else None

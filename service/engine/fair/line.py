@@ -1,13 +1,12 @@
 """The waiting requests of one API key, small ones before large ones."""
 
+import math
 from bisect import insort
 from operator import attrgetter
 from typing import Generic
 
 from service.shapes.job import Batch, Job, Result, Work
 
-# Tokens that a key may start in its turn, before the next key's turn: a batch of short texts
-TURN_TOKENS = 256
 # Tokens of smaller requests that may overtake the oldest one; each token that the oldest starts
 # allows another. So however many small requests come, large ones get half of their key's share.
 OVERTAKING_TOKENS = 4096
@@ -16,18 +15,22 @@ OVERTAKING_TOKENS = 4096
 class JobLine(Generic[Work, Result]):
     """The requests of one key whose works are not all started.
 
+    Args:
+        key: its name.
+
     Attributes:
         jobs: in order of arrival.
         tokens, cost: of all their waiting works.
-        turn_tokens: tokens it may still start in this turn; below 0, its next turn is shorter.
-        started_when_empty: tokens that all keys had started when its last request left.
+        started: tokens that it has started, and those that it let pass while it had none waiting.
+        came: when its last request came, on the batcher's clock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, key: str) -> None:
+        self.key = key
         self.jobs = dict[Job[Work, Result], None]()
         self._by_size: list[Job[Work, Result]] = []
         self.tokens, self.cost = 0, 0.0
-        self.turn_tokens, self.started_when_empty = TURN_TOKENS, 0
+        self.started, self.came = 0, -math.inf
         self._overtaking = OVERTAKING_TOKENS  # tokens that may still overtake the oldest request
 
     def add_job(self, job: Job[Work, Result]) -> None:
@@ -70,7 +73,7 @@ class JobLine(Generic[Work, Result]):
             self._overtaking = min(OVERTAKING_TOKENS, self._overtaking + tokens)
         else:
             self._overtaking -= tokens
-        self.turn_tokens -= tokens
+        self.started += tokens
         self._subtract(tokens, cost)
         if not waiting:
             self._drop(job)

@@ -1,19 +1,17 @@
 """The bounded queue of waiting requests, with a line for each API key.
 
-Keys that wait take turns of some tokens each, so no key delays another by sending many requests.
-Within a key small requests go first (line.py). Without keys, all requests stand in one line.
+The key that has started the fewest tokens is next, so none delays another by sending many requests;
+one that comes has no claim on what was started without it. Within a key small requests go first
+(line.py). Without keys, all requests stand in one line.
 
-Source: Shreedhar and Varghese 1996, "Efficient Fair Queuing Using Deficit Round Robin"; here a key
-may exceed its turn, and its next turn is shorter by as much. Keys that come go first, as new flows
-do in RFC 8290 (FQ-CoDel).
+Source: Goyal, Vin and Cheng 1996, "Start-time Fair Queueing".
 """
 
-from bisect import insort
-from collections import deque
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Generic
 
-from service.engine.fair.line import TURN_TOKENS, JobLine
+from service.engine.fair.line import JobLine
 from service.engine.fair.rotation import fits_fairly
 from service.shapes.job import Batch, Job, Result, Work
 from service.tables.keys import Limits
@@ -26,6 +24,8 @@ BATCH_GROWTH = 8
 # a GPU up to what proof.py measures); up to CROWD_TOKENS a little, and each token takes 10 % less
 SMALL_TOKENS = 128
 CROWD_TOKENS = 256
+# After a request a key is expected to ask again for so long, as one that asks ten times a second
+LATELY_SECONDS = 0.15
 
 
 class JobQueue(Generic[Work, Result]):
@@ -50,11 +50,8 @@ class JobQueue(Generic[Work, Result]):
     ) -> None:
         self._most_requests, self._most_tokens, self._small = most_requests, most_tokens, small
         self._lines = dict[str, JobLine[Work, Result]]()  # by key; empty lines stay
-        # lines that are not empty: those that have started nothing since they came go before the
-        # others, and of those the ones that have had less
-        self._newcomers = list[JobLine[Work, Result]]()
-        self._round = deque[JobLine[Work, Result]]()
-        self._started_tokens = 0  # of all batches so far
+        self._waiting = list[JobLine[Work, Result]]()  # lines that are not empty
+        self._started = 0  # tokens of the line that was served last, before it was
         self.count, self.tokens, self.cost = 0, 0, 0.0
         self.set_limits(limits or {})
 
@@ -67,8 +64,8 @@ class JobQueue(Generic[Work, Result]):
 
     @property
     def jobs(self) -> list[Job[Work, Result]]:
-        """Return all waiting requests, key by key in order of their turns."""
-        return [job for line in (*self._newcomers, *self._round) for job in line.jobs]
+        """Return all waiting requests, key by key."""
+        return [job for line in self._waiting for job in line.jobs]
 
     def __len__(self) -> int:
         """Return the number of waiting requests."""
@@ -89,7 +86,7 @@ class JobQueue(Generic[Work, Result]):
             key: name of the API key that sent it.
         """
         line, limits = (
-            self._lines.get(key) or JobLine[Work, Result](),
+            self._lines.get(key) or JobLine[Work, Result](key),
             self._limits.get(key, Limits()),
         )
         if limits.requests is not None and len(line.jobs) >= limits.requests:
@@ -126,27 +123,36 @@ class JobQueue(Generic[Work, Result]):
         has_half = 2 * len(line.jobs) > self.count or 2 * line.tokens > self.tokens
         return self._has_other_keys(key) and has_half
 
+    def is_contested(self, key: str, now: float) -> bool:
+        """Tell whether a key has requests that wait, and another key has some or asked lately."""
+        if not self._has_other_keys(key) or not self._lines[key].jobs:
+            return False
+        since = now - LATELY_SECONDS
+        others = (line for line in self._lines.values() if line.key != key)
+        return any(line.jobs or line.came > since for line in others)
+
+    def waits_besides(self, key: str | None) -> bool:
+        """Tell whether a request of another key than this waits."""
+        return any(line.key != key for line in self._waiting)
+
     def _tokens_ahead(self, line: JobLine[Work, Result], cost: float) -> float:
         """Return the cost of all that runs until a line, and `cost` added to it, is done.
 
         Waiting keys share evenly: a key's work takes as many times longer as there are keys, but
         never longer than all work together.
         """
-        keys = len(self._newcomers) + len(self._round) + (not line.jobs)
+        keys = len(self._waiting) + (not line.jobs)
         return min((line.cost + cost) * keys, self.cost + cost)
 
     def add_job(self, job: Job[Work, Result]) -> None:
         """Add a request to those that wait."""
-        line = self._lines.setdefault(job.key, JobLine())
+        line = self._lines.get(job.key)
+        if line is None:
+            line = self._lines[job.key] = JobLine(job.key)
         if not line.jobs:
-            # the tokens that other keys started while this one was away count as its next turn's
-            away = self._started_tokens - line.started_when_empty
-            away //= len(self._newcomers) + len(self._round) or 1
-            line.turn_tokens = min(TURN_TOKENS, line.turn_tokens + away)
-            if line.turn_tokens > 0:
-                insort(self._newcomers, line, key=lambda line: -line.turn_tokens)
-            else:
-                self._round.append(line)
+            line.started = max(line.started, self._started)
+            self._waiting.append(line)
+        line.came = job.arrived
         line.add_job(job)
         self.count += 1
         self.tokens += job.tokens
@@ -161,46 +167,39 @@ class JobQueue(Generic[Work, Result]):
             self._subtract(job.tokens, job.cost)
             self._drop_empty(line)
 
-    def take_batch(self, most_tokens: int, now: float) -> Batch[Work, Result]:
+    def take_batch(
+        self, most_tokens: int, now: float, without: str | None = None
+    ) -> Batch[Work, Result]:
         """Take the works of the next batch, of at most `most_tokens`; at least one work.
 
         Args:
             now: the current time on the batcher's clock.
+            without: a key of which none is taken, where others wait.
         """
-        first = self._next_line().next_job()
+        lines = [line for line in self._waiting if line.key != without]
+        first = min(lines, key=attrgetter("started")).next_job()
         shared = max(self._small, CROWD_TOKENS, BATCH_GROWTH * first.tokens)
         most_tokens = max(min(most_tokens, shared), first.lengths[first.waiting[-1]])
         batch: Batch[Work, Result] = Batch()
-        while self.count:
-            line = self._next_line()
-            job = line.next_job()
-            started = line.start_works(job, batch, most_tokens - batch.tokens)
-            self._started_tokens += started
-            if started and self._newcomers:  # it was the first of them
-                self._round.appendleft(self._newcomers.pop(0))
+        while lines:
+            line = min(lines, key=attrgetter("started"))
+            job, self._started = line.next_job(), line.started
+            line.start_works(job, batch, most_tokens - batch.tokens)
             if job.waiting:  # the batch is full
                 break
             self.count -= 1
-            self._drop_empty(line)
+            if not line.jobs:
+                lines.remove(line)
+                self._drop_empty(line)
         for job, _ in batch:
             job.started = min(job.started, now)
         self._subtract(batch.tokens, batch.cost)
         return batch
 
-    def _next_line(self) -> JobLine[Work, Result]:
-        """Return the line whose turn it is; move lines whose turn is over behind the others."""
-        if self._newcomers:
-            return self._newcomers[0]
-        while (line := self._round[0]).turn_tokens <= 0:
-            line.turn_tokens += TURN_TOKENS
-            self._round.rotate(-1)
-        return line
-
     def _drop_empty(self, line: JobLine[Work, Result]) -> None:
         """Take a line out of those that wait if none of its requests does."""
         if not line.jobs:
-            (self._newcomers if line in self._newcomers else self._round).remove(line)
-            line.started_when_empty = self._started_tokens
+            self._waiting.remove(line)
 
     def _subtract(self, tokens: int, cost: float) -> None:
         """Subtract works that no longer wait; the cost of an empty queue is exactly 0."""

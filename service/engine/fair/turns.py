@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TypeVar
 
-from service.engine.fair.rotation import FairLock
+from service.engine.fair.rotation import FairRoom
 
 Entry = TypeVar("Entry")
 
 PIECE_ENTRIES = 128  # of a piece of work: a millisecond or two, if each takes 10 us
-LINE = FairLock()  # held for a round of the loop by the request that does the next piece
+LINE = FairRoom()  # held for a round of the loop by the request that does the next piece
 
 
 async def in_turns(entries: Iterable[Entry]) -> AsyncIterator[Entry]:

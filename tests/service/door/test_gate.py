@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -52,7 +53,7 @@ class Way:
 
     def inside(self, name: str) -> int:
         """How many of a key have passed and not ended."""
-        return self.gate.lines[name].inside
+        return self.gate.lines[name].taken
 
 
 class Visit:
@@ -88,8 +89,8 @@ async def settled() -> None:
 def empty(gate: KeyGate) -> bool:
     """Whether nothing of any key is counted any more."""
     lines = gate.lines.values()
-    left = sum(line.under_way + line.inside + len(line.waiting) for line in lines)
-    return gate.total == left == len(gate.active) == 0
+    left = sum(line.under_way + line.taken + line.waiting for line in lines)
+    return gate.total == left == 0 and not any(line.left_at == math.inf for line in lines)
 
 
 @pytest.mark.parametrize("names", ["ab", "a", ""])
@@ -174,8 +175,8 @@ async def test_who_waits_passes_soon_after_the_other_has_gone_though_none_inside
 
 async def test_other_keys_leave_those_that_stay_their_places() -> None:
     """Who waits goes on waiting; of a key that is gone nothing is left when its requests end."""
-    way = Way("a", "b")
-    quiet = await way.come("b")
+    way = Way("a", "b", "c")
+    quiet = await way.come("c")
     flood = await way.come("a", MOST_INSIDE + 2)
     way.gate.set_keys(["a", "c"])
     assert way.gate.lines.keys() == {"a", "c"} and way.inside("a") == MOST_INSIDE
@@ -198,7 +199,7 @@ async def test_one_that_gives_up_leaves_no_trace() -> None:
     parked = await way.come("a", 3)
     parked[1].task.cancel()
     await settled()
-    assert len(way.gate.lines["a"].waiting) == 2
+    assert way.gate.lines["a"].waiting == 2
     flood[0].end()  # the first's turn has come
     parked[0].task.cancel()
     await settled()
@@ -264,12 +265,12 @@ async def test_a_parked_request_has_no_body_read_and_its_client_may_leave(
     parked = [asyncio.create_task(from_client()) for _ in range(3)]
     await settled()
     line = app.gate.lines["a"]
-    assert len(line.waiting) == 3 and line.under_way == MOST_INSIDE + 3
+    assert line.waiting == 3 and line.under_way == MOST_INSIDE + 3
 
     client.leave()
     statuses = [(await task)[0]["status"] for task in (*parked, asyncio.create_task(from_client()))]
     assert statuses == [499] * 4 and len(reads) == 1 + MOST_INSIDE
-    assert len(line.waiting) == 0 and line.under_way == MOST_INSIDE
+    assert line.waiting == 0 and line.under_way == MOST_INSIDE
     gate.set()
     await asyncio.gather(quiet, *flood)
     assert empty(app.gate)
@@ -308,7 +309,7 @@ async def test_a_slow_reader_of_an_answer_holds_no_turn(
     ]
     for _ in theirs:
         await begun.acquire()
-    assert app.gate.lines["a"].inside == 0 and app.gate.total == 2 * MOST_INSIDE
+    assert app.gate.lines["a"].taken == 0 and app.gate.total == 2 * MOST_INSIDE
     for task in theirs:
         task.cancel()
     await asyncio.gather(*theirs, return_exceptions=True)

@@ -177,7 +177,7 @@ async def test_a_round_begins_requests_of_each_key_in_turn() -> None:
     ours, begun = Rounds(UnderWay()), list[str]()
 
     async def begin(key: str, body: int) -> None:
-        if not ours.begins(body):
+        if not ours.take_at_once(body):
             await ours.wait(key, body)
         begun.append(key)
 
@@ -189,4 +189,4 @@ async def test_a_round_begins_requests_of_each_key_in_turn() -> None:
     await asyncio.gather(*flood, quiet, return_exceptions=True)
 
     assert begun == ["a0", "b", "a", "a"]
-    assert ours.begins(ROUND_BYTES)
+    assert ours.take_at_once(ROUND_BYTES)

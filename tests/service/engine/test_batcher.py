@@ -11,7 +11,7 @@ import pytest
 
 from service.engine.batcher import SURE_SHARE, Batcher, Launch
 from service.engine.fair.line import OVERTAKING_TOKENS
-from service.engine.fair.queue import SMALL_TOKENS
+from service.engine.fair.queue import LATELY_SECONDS, SMALL_TOKENS
 from service.engine.speed import DOUBTFUL_PROBES, PROBE_EVERY
 from service.shapes.job import Timing
 from service.tables.keys import Limits
@@ -738,6 +738,35 @@ async def test_a_key_with_most_of_what_waits_is_refused_for_its_share() -> None:
     await asyncio.gather(*tasks)
 
     assert bounds == ["share", "deadline", "share", "queue_full"]
+
+
+async def test_a_key_leaves_a_lane_to_another_that_has_asked_lately() -> None:
+    """What it sends goes on in the other lane; what the other sends finds one, without company."""
+    lanes, now = Lanes(held=True), [0.0]
+    queue = batcher(
+        lanes, count=2, limits={"a": Limits(), "b": Limits()}, clock=lambda: now[0], small=5
+    )
+    tasks = await waiting(queue, "b", 10)
+    lanes.gate.set()
+    await asyncio.gather(*tasks)
+    lanes.gate.clear()
+    large = request(["a"] * 3, [100] * 3)
+    tasks = [asyncio.create_task(ask(queue, large, FAR, "a"))]
+    tasks += await waiting(queue, "a", 100)
+    running = [works for _, works, _ in lanes.batches[1:]]
+    tasks += await waiting(queue, "b", 10)
+
+    assert running == [["a"]]
+    assert lanes.batches[2:] == [(1, ["b"], 1)] and queue.waiting_requests == 2
+    lanes.gate.set()
+    await asyncio.gather(*tasks)
+    lanes.gate.clear()
+    now[0] += LATELY_SECONDS
+    tasks = [asyncio.create_task(ask(queue, large, FAR, "a"))]
+    await settle()
+    assert queue.waiting_requests == 0
+    lanes.gate.set()
+    await asyncio.gather(*tasks)
 
 
 async def test_a_keys_wait_is_its_own_work_as_often_as_keys_wait() -> None:

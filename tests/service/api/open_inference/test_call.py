@@ -17,7 +17,7 @@ from tritonclient.http import InferenceServerClient, InferInput, InferRequestedO
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from service.api.open_inference import call as inference_protocol
-from service.engine.fair.rotation import FairLock
+from service.engine.fair.rotation import FairRoom
 from service.pipeline.replica import Replica
 from service.shapes.answer import INFERENCE_HEADER as HEADER
 from service.shapes.answer import OCTETS
@@ -610,7 +610,7 @@ async def test_many_small_maps_are_written_in_many_turns(replica: Replica) -> No
     await asyncio.sleep(0)
     sys.setprofile(count)
     try:
-        await call.write(encoded, FairLock())
+        await call.write(encoded, FairRoom())
     finally:
         sys.setprofile(None)
         going.cancel()

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from service.engine.fair.line import OVERTAKING_TOKENS, TURN_TOKENS
+from service.engine.fair.line import OVERTAKING_TOKENS
 from service.engine.fair.queue import BATCH_GROWTH, CROWD_TOKENS, JobQueue
 from service.shapes.job import Job
 from service.tables.keys import Limits
@@ -41,7 +41,7 @@ async def test_keys_that_always_wait_have_had_the_same(seed: int) -> None:
             queue.remove_job(chance.choice(queue.jobs))
         for each, _ in queue.take_batch(BATCH, 0.0):
             had[each.key] += 10
-        assert max(had.values()) - min(had[key] for key in SIZES) <= 2 * TURN_TOKENS + BATCH
+        assert max(had.values()) - min(had[key] for key in SIZES) <= 2 * LARGEST + BATCH
 
 
 async def test_a_key_that_comes_back_for_one_large_request_at_a_time_has_its_share_too() -> None:
@@ -64,11 +64,11 @@ async def test_a_key_that_comes_back_for_one_large_request_at_a_time_has_its_sha
     for _ in range(900):
         queue.add_job(job("b", 10))
     for _ in range(10):
-        queue.take_batch(TURN_TOKENS, 0.0)
+        queue.take_batch(256, 0.0)
     for _ in range(100):
         queue.add_job(job("a", 10))
-    came = Counter(each.key for _ in range(6) for each, _ in queue.take_batch(TURN_TOKENS, 0.0))
-    assert came["a"] == pytest.approx(came["b"], abs=2 * TURN_TOKENS // 10)
+    came = Counter(each.key for _ in range(6) for each, _ in queue.take_batch(256, 0.0))
+    assert came["a"] == pytest.approx(came["b"], abs=2 * LARGEST // 10)
 
 
 async def test_a_request_of_a_key_that_asks_for_little_is_in_the_next_batch_but_one() -> None:

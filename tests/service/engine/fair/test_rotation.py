@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from service.engine.fair.rotation import OWNER_KEY, FairLock, FairThread
+from service.engine.fair.rotation import OWNER_KEY, FairRoom, FairThread
 
 
 @contextmanager
@@ -92,7 +92,7 @@ async def test_what_work_raises_is_raised_to_whoever_asked() -> None:
 
 async def test_keys_take_turns_at_a_lock() -> None:
     """One that gives up, waiting or as its turn comes, holds up no other."""
-    lock, had = FairLock(), list[str]()
+    lock, had = FairRoom(), list[str]()
 
     async def hold(name: str) -> None:
         await lock.acquire()
