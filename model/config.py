@@ -19,13 +19,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]  # of a feed-forward b
 NormKind = Literal["layer", "rms"]  # LayerNorm; or RMSNorm, which takes no mean away
 PoolingMode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # see Pooling
 Task = Literal[  # what requests may ask a model to do
-    "encode",
-    "classify",
-    "zero_shot",
-    "rerank",
-    "label_tokens",
-    "sparse",
-    "multi_vector",
+    "encode", "classify", "zero_shot", "rerank", "label_tokens", "sparse", "multi_vector"
 ]
 Side = Literal["query", "document"]  # of a search, or of a late interaction
 LINEAR_NAMES = (  # of one layer

@@ -81,8 +81,10 @@ class Embeddings:
     ) -> None:
         self.word, self.position, self.offset, self.types = word, position, offset, types
         self.norm, self.eps, self.project = norm, eps, project
-        self.of_word: TableLookUp = partial(_look_up_rows, word)
-        self.of_type: TableLookUp | None = None if types is None else partial(_look_up_rows, types)
+        self.of_word: TableLookUp = partial(F.embedding, weight=word)
+        self.of_type: TableLookUp | None = None
+        if types is not None:
+            self.of_type = partial(F.embedding, weight=types)
 
     def __call__(self, packed: Packed) -> Tensor:
         """Return the rows that enter the first layer, (rows, width)."""
@@ -104,11 +106,6 @@ class Embeddings:
         if self.position is None:
             return word, types, None
         return word, types, F.embedding(packed.positions + self.offset, self.position)
-
-
-def _look_up_rows(table: Tensor, ids: Tensor) -> Tensor:
-    """Return a table's rows at these ids, (ids, width)."""
-    return F.embedding(ids, table)
 
 
 class Norms(NamedTuple):
@@ -147,12 +144,7 @@ class Layer:
         self.norms = norms
 
     def __call__(
-        self,
-        x: Tensor,
-        packed: Packed,
-        biases: Biases,
-        gates: Gates,
-        patches: Patches = (),
+        self, x: Tensor, packed: Packed, biases: Biases, gates: Gates, patches: Patches = ()
     ) -> tuple[Tensor, Trace]:
         """Return the next residual stream, (rows, width), and the attention's trace."""
         entered = self.normalise(x, self.norms.before)

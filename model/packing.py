@@ -160,9 +160,9 @@ def pack_sequences(
         if sequence.patches:
             patches.append((rows, sequence.patches))
     fill = [0] * (filled_rows(len(ids), device, unpadded_rows) - len(ids))
-    token_ids, token_positions, token_types = _copy_columns(
-        ids + fill + positions + fill + types + fill, device
-    )
+    columns = array("q", ids + fill + positions + fill + types + fill)  # "q" is int64
+    table = send(torch.frombuffer(columns, dtype=torch.int64), device)  # at once
+    token_ids, token_positions, token_types = table.view(3, -1).unbind()
     return Packed(
         token_ids,
         token_positions,
@@ -175,12 +175,6 @@ def pack_sequences(
         tuple(patches),
         _join_entries([sequences[index].entry for index in order], len(fill)),
     )
-
-
-def _copy_columns(numbers: list[int], device: torch.device) -> tuple[Tensor, ...]:
-    """Copy three columns that lie end to end to the device at once; return each, (rows,) int64."""
-    table = torch.frombuffer(array("q", numbers), dtype=torch.int64)  # "q" is int64
-    return send(table, device).view(3, -1).unbind()
 
 
 def send(numbers: Tensor, device: torch.device) -> Tensor:

@@ -120,10 +120,7 @@ def make_application(
         max_ongoing_requests=ingress.max_ongoing_requests(settings),
         # Ray counts here what came in one turn of the loop, before it looks whether there is room
         max_queued_requests=ingress.max_ongoing_requests(settings),
-        backpressure_config={
-            "status_code": REFUSALS["overloaded"].status,
-            "retry_after_s": 1,
-        },
+        backpressure_config={"status_code": REFUSALS["overloaded"].status, "retry_after_s": 1},
         health_check_period_s=HEALTH_PERIOD_SECONDS,
         health_check_timeout_s=HEALTH_TIMEOUT_SECONDS,
         graceful_shutdown_wait_loop_s=0.1,

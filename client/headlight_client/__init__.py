@@ -35,13 +35,7 @@ from headlight_client.inputs import (
     RankOptions,
     ScoreOptions,
 )
-from headlight_client.judged import (
-    Classified,
-    Fit,
-    Judged,
-    Rank,
-    Ranked,
-)
+from headlight_client.judged import Classified, Fit, Judged, Rank, Ranked
 from headlight_client.lessons import Steps
 from headlight_client.pictures import Picture
 from headlight_client.spaces import Checked, Space

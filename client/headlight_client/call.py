@@ -35,7 +35,6 @@ from headlight_client.inputs import (
     check_options,
     make_comparison,
     make_requests,
-    make_scoring,
     read_limits,
     to_item,
 )
@@ -200,11 +199,7 @@ class AsyncClient:
         return Encoded.join(parts)
 
     async def stream(
-        self,
-        inputs: Iterable[Input],
-        *,
-        deadline: float | None = None,
-        **options: Unpack[Options],
+        self, inputs: Iterable[Input], *, deadline: float | None = None, **options: Unpack[Options]
     ) -> AsyncGenerator[Encoded]:
         """Encode inputs and yield one answer for each request, in order; see `encode`.
 
@@ -248,11 +243,10 @@ class AsyncClient:
             TypeError: an input of another type, or an unknown option.
         """
         check_inputs(documents, options, ScoreOptions, "documents")
-        body = make_scoring(query, documents, options)
-        return read_answer(
-            Scored,
-            await self._connection.send("/v1/maxsim", body, self._connection.end_time(deadline)),
-        )
+        body = {"query": to_item(query), "documents": [*map(to_item, documents)]}
+        end = self._connection.end_time(deadline)
+        answer = await self._connection.send("/v1/maxsim", write_json({**options, **body}), end)
+        return read_answer(Scored, answer)
 
     async def similarity(
         self,

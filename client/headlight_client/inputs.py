@@ -20,17 +20,22 @@ BATCHES_PER_REQUEST = 8
 SPARE_BYTES = 64 * 1024  # of a body, for options
 
 
-class Options(TypedDict, total=False):
-    """Options of an encoding; the names and defaults of POST /v1/encode."""
+class Common(TypedDict, total=False):
+    """Options of several questions."""
 
     model: str  # the expected model; another one is refused
     truncate: Literal["refuse", "right", "left"]  # refuse inputs that are too long, or cut here
+    gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
+
+
+class Options(Common, total=False):
+    """Options of an encoding; the names and defaults of POST /v1/encode."""
+
     # True, or an object that says how: pooled, classify, label_tokens, sparse, multi_vector
     pooled: bool | Mapping[str, Any]  # a vector for each input
     tokens: bool  # the vector of each token
     layers: Sequence[int]  # hidden states, by number
     attention: Mapping[str, Any]  # attention maps
-    gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
     sweep: Literal["heads"] | Mapping[str, Any]  # drop each head in turn; an object: which, how
     classify: bool | Mapping[str, Any]  # classes
     label_tokens: bool | Mapping[str, Any]  # a label for each token or word
@@ -41,19 +46,15 @@ class Options(TypedDict, total=False):
     task: str  # the adapter to use
 
 
-class ScoreOptions(TypedDict, total=False):
+class ScoreOptions(Common, total=False):
     """Options of scores; the names and defaults of POST /v1/maxsim."""
 
-    model: str  # the expected model; another one is refused
-    truncate: Literal["refuse", "right", "left"]  # refuse inputs that are too long, or cut here
-    gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
     prompt_name: str | Mapping[str, str]  # the checkpoint's; or one each for query and document
 
 
-class HighlightOptions(TypedDict, total=False):
+class HighlightOptions(Common, total=False):
     """Options of evidence; the names and defaults of POST /v1/highlight."""
 
-    model: str  # the expected model; another one is refused
     unit: Literal["sentence", "word", "token"]  # what documents are divided into
     method: Literal["alone", "occlusion", "sum", "maxsim"]  # how units are scored
     top: int  # how many units to highlight
@@ -61,8 +62,6 @@ class HighlightOptions(TypedDict, total=False):
     control: bool  # whether to score documents without their highlights too
     prompt_name: str | Mapping[str, str]  # the checkpoint's; or one each for query and document
     task: str | Mapping[str, str]  # the adapter, or one each for query and document
-    truncate: Literal["refuse", "right", "left"]  # refuse inputs that are too long, or cut here
-    gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
 
 
 class RankOptions(TypedDict, total=False):
@@ -74,14 +73,11 @@ class RankOptions(TypedDict, total=False):
     truncate: bool  # whether pairs that are too long are cut
 
 
-class LabelOptions(TypedDict, total=False):
+class LabelOptions(Common, total=False):
     """Options of labels; the names and defaults of POST /v1/classify."""
 
-    model: str  # the expected model; another one is refused
     hypothesis_template: str  # with "{}" for the label
     multi_label: bool  # whether several labels may fit a text
-    truncate: Literal["refuse", "right", "left"]  # refuse inputs that are too long, or cut here
-    gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
 
 
 class ExplainOptions(TypedDict, total=False):
@@ -107,10 +103,9 @@ class AttendOptions(TypedDict, total=False):
     bias: Any  # added to the scores, ([heads,] query, key)
 
 
-class ComparisonOptions(TypedDict, total=False):
+class ComparisonOptions(Common, total=False):
     """Options of a comparison; the names and defaults of POST /v1/similarity."""
 
-    model: str  # the expected model; another one is refused
     form: Literal["full", "top", "score", "occlusion"]  # what to answer besides the score
     by: Literal["layer", "input", "head"]  # shares of the last layer's vectors, of tokens, of heads
     k: int  # pairs of the form top
@@ -118,8 +113,6 @@ class ComparisonOptions(TypedDict, total=False):
     specials: Literal["keep", "drop"]  # special tokens
     prompt_name: str | Mapping[str, Any]  # the checkpoint's; or one each for left and right
     task: str | Mapping[str, Any]  # the adapter, or one each for left and right
-    truncate: Literal["refuse", "right", "left"]  # refuse inputs that are too long, or cut here
-    gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
     sweep: Literal["heads"] | Mapping[str, Any]  # drop each head in turn; an object: which, how
     sweep_pair: Sequence[int]  # row and column of a pair to follow in a sweep
     dtype: Literal["float32", "float16"]  # of the arrays
@@ -254,17 +247,6 @@ def make_comparison(left: Input, right: Sequence[Input], options: Mapping[str, A
     items = [_write_input(entry, index)[0] for index, entry in enumerate([left, *right])]
     before = b'{"left":' + items[0] + b"," + _begin_body(options, "right")[1:]
     return Request(before, 0, items[1:], any(map(_is_patched, [left, *right])))
-
-
-def make_scoring(query: Input, documents: Iterable[Input], options: ScoreOptions) -> bytes:
-    """Return the JSON body of a request that scores documents for a query.
-
-    Raises:
-        TypeError: an input is of no kind that can be encoded.
-    """
-    return write_json(
-        {**options, "query": to_item(query), "documents": [to_item(one) for one in documents]}
-    )
 
 
 def _begin_body(options: Mapping[str, Any], list_name: str) -> bytes:

@@ -41,17 +41,14 @@ def shorten(value: Any) -> str:
         case Mapping():
             kept = {name: entry for name, entry in value.items() if name not in HIDDEN}
             return f"{{{_join([f'{name!r}: {shorten(entry)}' for name, entry in kept.items()])}}}"
-        case [*tokens] if all(map(_is_token, tokens)):
+        case [*tokens] if all(
+            one is None or isinstance(one, str) and " " not in one for one in tokens
+        ):
             return f"[{_join([token or '?' for token in tokens], ' ', MOST_TOKENS)}]"
         case list() | tuple():
             start, end = "[]" if isinstance(value, list) else "()"
             return f"{start}{_join([shorten(entry) for entry in value])}{end}"
     return repr(value)
-
-
-def _is_token(value: Any) -> bool:
-    """Tell whether a value is a token, or a place where the vocabulary has none."""
-    return value is None or isinstance(value, str) and " " not in value
 
 
 def _fields(answer: Any) -> Iterator[tuple[str, Any]]:

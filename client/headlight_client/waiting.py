@@ -50,11 +50,7 @@ class Client:
         expect: str | None = None,
     ) -> None:
         self._client = AsyncClient(
-            url,
-            key=key,
-            patience_seconds=patience_seconds,
-            concurrency=concurrency,
-            expect=expect,
+            url, key=key, patience_seconds=patience_seconds, concurrency=concurrency, expect=expect
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(

@@ -73,16 +73,14 @@ class Trace:
         group = self.groups[index]
         return self.normalisers[index][(rows.start - group.start) // group.length]
 
-    def bias_of(self, rows: slice) -> Tensor | None:
-        """Return the bias of one sequence's group, (1 or heads, query, key); None: no bias."""
-        return self.biases[self._group_index(rows)]
-
     def added_scores(
         self, rows: slice, heads: slice | list[int], queries: slice | Tensor, keys: slice
     ) -> Tensor | None:
         """Return the sum of all biases of some scores, (1 or heads, queries, keys); None: none."""
         q, k = (part[rows].transpose(0, 1) for part in (self.q, self.k))
-        return self.attention.added_scores(q, k, self.bias_of(rows), queries, keys, heads)
+        return self.attention.added_scores(
+            q, k, self.biases[self._group_index(rows)], queries, keys, heads
+        )
 
     def _group_index(self, rows: slice) -> int:
         """Return the index of the group that a sequence's rows are in."""

@@ -15,7 +15,7 @@ from model.families.fields import (
     read_sizes,
     refuse_other_values,
 )
-from model.families.ropes import EVERYWHERE, LOCAL, read_dictionary, read_rope
+from model.families.ropes import EVERYWHERE, LOCAL, read_dictionary, read_ropes
 
 GLOBAL_EVERY = 6  # without layer_types every sixth layer attends everywhere
 # by kind of layer, the key of the rotary base, and its default
@@ -92,21 +92,11 @@ def _read_layer_types(config: Config) -> list[str]:
 
 def _read_ropes(config: Config) -> dict[str, Rope]:
     """Return the rotary embedding by kind of layer; older keys fill what newer ones lack."""
-    settings, over = (
-        read_dictionary(config, "rope_parameters") or {},
-        read_dictionary(config, "rope_scaling"),
-    )
-    if others := settings.keys() - THETAS.keys():
-        named = ", ".join(sorted(others))
-        raise CheckpointError(f"not supported: rope_parameters for other layer_types: {named}")
-    ropes = {kind: dict(read_dictionary(settings, kind) or {}) for kind in THETAS}
-    ropes[EVERYWHERE] |= over or {}
-    for rope in ropes.values():
-        refuse_other_values(rope, truncate=None)  # transformers does not look for it here
-    return {
-        kind: read_rope(config, ropes[kind], config.get(key, theta))
-        for kind, (key, theta) in THETAS.items()
-    }
+    settings = dict(read_dictionary(config, "rope_parameters") or {})
+    if over := read_dictionary(config, "rope_scaling"):
+        settings[EVERYWHERE] = {**(read_dictionary(settings, EVERYWHERE) or {}), **over}
+    thetas = {kind: config.get(key, theta) for kind, (key, theta) in THETAS.items()}
+    return read_ropes(config, settings, thetas)
 
 
 FAMILY = Family(

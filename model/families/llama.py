@@ -19,16 +19,19 @@ ATTENTION_LINEARS, FEED_FORWARD_LINEARS = (  # by our names
     ("gate", "up", "down"),
 )
 THETA = 10_000.0  # where config.json does not say
-TENSOR_NAMES = {  # our names -> the checkpoint's
-    "word": "embed_tokens",
+LINEAR_TENSORS = {  # of a layer: our names -> the checkpoint's
     "layers.{i}.query": "layers.{i}.self_attn.q_proj",
     "layers.{i}.key": "layers.{i}.self_attn.k_proj",
     "layers.{i}.value": "layers.{i}.self_attn.v_proj",
     "layers.{i}.output": "layers.{i}.self_attn.o_proj",
-    "layers.{i}.attention_norm": "layers.{i}.input_layernorm",
     "layers.{i}.gate": "layers.{i}.mlp.gate_proj",
     "layers.{i}.up": "layers.{i}.mlp.up_proj",
     "layers.{i}.down": "layers.{i}.mlp.down_proj",
+}
+TENSOR_NAMES = {  # our names -> the checkpoint's
+    **LINEAR_TENSORS,
+    "word": "embed_tokens",
+    "layers.{i}.attention_norm": "layers.{i}.input_layernorm",
     "layers.{i}.feed_forward_norm": "layers.{i}.post_attention_layernorm",
     "final_norm": "norm",
 }

@@ -21,7 +21,7 @@ from model.families.fields import (
     read_sizes,
     refuse_other_values,
 )
-from model.families.ropes import EVERYWHERE, LOCAL, check_head_size, read_dictionary, read_rope
+from model.families.ropes import EVERYWHERE, LOCAL, check_head_size, read_dictionary, read_ropes
 
 GLOBAL_EVERY = 3  # without layer_types every third layer attends everywhere
 THETA_EVERYWHERE, THETA_LOCAL = 160_000.0, 10_000.0  # where config.json does not say
@@ -94,16 +94,10 @@ def _read_ropes(config: Config) -> dict[str, Rope]:
     over = read_dictionary(config, "rope_scaling")
     if settings is None:
         settings = {kind: {"rope_type": "default"} for kind in thetas}
-    if others := settings.keys() - thetas.keys():
-        named = ", ".join(sorted(others))
-        raise CheckpointError(f"not supported: rope_parameters for other layer_types: {named}")
-    ropes = {kind: read_dictionary(settings, kind) or {} for kind in thetas}
     if over is not None:
-        ropes = {kind: {**settings[kind], **over} for kind in thetas}
-    for rope in ropes.values():
-        refuse_other_values(rope, truncate=None)  # transformers does not look for it here
+        settings = {**settings, **{kind: {**settings[kind], **over} for kind in thetas}}
     check_head_size(config)
-    return {kind: read_rope(config, ropes[kind], thetas[kind]) for kind in thetas}
+    return read_ropes(config, settings, thetas)
 
 
 FAMILY = Family(

@@ -2,7 +2,7 @@
 
 from model.attention.positions import Rope
 from model.config import EncoderConfig
-from model.families import bert
+from model.families import bert, llama
 from model.families.family import Family, TinyModel
 from model.families.fields import (
     Config,
@@ -35,14 +35,8 @@ HUB_TENSOR_NAMES = {  # our names -> those on the hub
 }
 TENSOR_NAMES = {  # our names -> transformers'
     **bert.TABLE_TENSORS,
-    "layers.{i}.query": "layers.{i}.self_attn.q_proj",
-    "layers.{i}.key": "layers.{i}.self_attn.k_proj",
-    "layers.{i}.value": "layers.{i}.self_attn.v_proj",
-    "layers.{i}.output": "layers.{i}.self_attn.o_proj",
+    **llama.LINEAR_TENSORS,
     "layers.{i}.attention_norm": "layers.{i}.post_attention_layernorm",
-    "layers.{i}.gate": "layers.{i}.mlp.gate_proj",
-    "layers.{i}.up": "layers.{i}.mlp.up_proj",
-    "layers.{i}.down": "layers.{i}.mlp.down_proj",
     "layers.{i}.feed_forward_norm": "layers.{i}.post_mlp_layernorm",
 }
 

@@ -19,20 +19,11 @@ KEYS_BY_KIND = {  # by rope_type
     "dynamic": {"factor"},
     "proportional": {"factor"},
     "llama3": {
-        "factor",
-        "original_max_position_embeddings",
-        "low_freq_factor",
-        "high_freq_factor",
+        *("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
     },
     "yarn": {
-        "factor",
-        "original_max_position_embeddings",
-        "attention_factor",
-        "beta_fast",
-        "beta_slow",
-        "mscale",
-        "mscale_all_dim",
-        "truncate",
+        *("factor", "original_max_position_embeddings", "attention_factor", "beta_fast"),
+        *("beta_slow", "mscale", "mscale_all_dim", "truncate"),
     },
 }
 
@@ -56,6 +47,22 @@ def read_single_rope(config: Config, theta: float) -> Rope:
         read_dictionary(config, "rope_scaling") or read_dictionary(config, "rope_parameters") or {}
     )
     return read_rope(config, settings, config.get("rope_theta", theta))
+
+
+def read_ropes(config: Config, settings: Config, thetas: Mapping[str, object]) -> dict[str, Rope]:
+    """Return the rotary embedding by kind of layer.
+
+    Args:
+        settings: the dictionary that describes each, by kind.
+        thetas: the base of each where its dictionary has none.
+    """
+    if others := settings.keys() - thetas.keys():
+        named = ", ".join(sorted(others))
+        raise CheckpointError(f"not supported: rope_parameters for other layer_types: {named}")
+    ropes = {kind: read_dictionary(settings, kind) or {} for kind in thetas}
+    for rope in ropes.values():
+        refuse_other_values(rope, truncate=None)  # transformers does not look for it here
+    return {kind: read_rope(config, ropes[kind], thetas[kind]) for kind in thetas}
 
 
 def read_dictionary(config: Config, key: str) -> Config | None:

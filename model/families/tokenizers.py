@@ -8,13 +8,7 @@ from dataclasses import dataclass, field, replace
 
 BYTE_LEVEL = "byte-level BPE"  # a type of model
 SPECIAL_TOKENS: tuple[str, ...] = (  # transformers' names of them
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
+    *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
 )
 
 

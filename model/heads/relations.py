@@ -85,9 +85,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def words_of_tokens(
-    words: Sequence[tuple[int, int]],
-    offsets: Sequence[tuple[int, int]],
-    special: Sequence[bool],
+    words: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]], special: Sequence[bool]
 ) -> list[int | None] | None:
     """Return the word of each token, None for a special one.
 
@@ -133,7 +131,8 @@ def judge_relation(links: Sequence[Link]) -> Verdict:
     items, controls = _split_links(links)
     if not items or not controls:
         return Verdict(None, NO_CONTROLS, items=len(items), controls=len(controls))
-    candidate = _best_head(items)
+    right = torch.tensor([link.right_by_head for link in items], dtype=torch.int64).sum(0)
+    candidate = int(right.argmax())  # the first in a tie
     score = fmean(link.right_by_head[candidate] for link in controls)
     (offset, _), *_ = Counter(link.offset for link in controls).most_common(1)
     baseline = max(fmean(link.offset == offset for link in controls), _score_blind(controls))
@@ -163,12 +162,6 @@ def _split_links(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
         [link for link in links if link.group in first],
         [link for link in links if link.group not in first],
     )
-
-
-def _best_head(links: Sequence[Link]) -> int:
-    """Return the index of the head that is right most often, the first in a tie."""
-    right = torch.tensor([link.right_by_head for link in links], dtype=torch.int64).sum(0)
-    return int(right.argmax())
 
 
 def _score_blind(links: Sequence[Link]) -> float:

@@ -267,9 +267,7 @@ def _adapted_modules(names: Iterable[str]) -> set[str]:
 
 
 def _parts_by_name(
-    config: EncoderConfig,
-    places: Places,
-    shapes: Mapping[str, tuple[int, ...]],
+    config: EncoderConfig, places: Places, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, list[LinearPart]]:
     """Return the encoder's rows that each of a checkpoint's linears makes up, by its name."""
     linears, relative = defaultdict[str, list[LinearPart]](list), config.relative

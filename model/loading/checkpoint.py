@@ -257,11 +257,7 @@ def _check_adapter_modules(model: Model, folder: Path, own: Path) -> None:
 
 
 def make_untrained(
-    config: EncoderConfig,
-    folder: Path,
-    device: torch.device,
-    dtype: torch.dtype,
-    kernels: Kernels,
+    config: EncoderConfig, folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernels
 ) -> Model:
     """Return an untrained model: weights from a fixed seed, the same on every machine.
 

@@ -179,17 +179,11 @@ def find_weighed_files(folder: Path) -> list[Path]:
 DOWNLOAD_ARGUMENTS = {"token", "use_auth_token", "cache_dir", "revision", "code_revision"}
 DOWNLOAD_ARGUMENTS |= {"local_files_only", "force_download", "proxies", "use_fast"}
 CONFIG_ARGUMENTS = DOWNLOAD_ARGUMENTS | {  # and those of config_args
-    "attn_implementation",
-    "use_cache",
-    "output_attentions",
-    "return_dict",
+    *("attn_implementation", "use_cache", "output_attentions", "return_dict")
 }
 CONFIG_ARGUMENTS |= {"output_hidden_states", "dtype", "torch_dtype"}
 MODEL_ARGUMENTS = CONFIG_ARGUMENTS | {  # and those of model_args; --dtype decides the precision
-    "low_cpu_mem_usage",
-    "use_safetensors",
-    "device_map",
-    "add_pooling_layer",
+    *("low_cpu_mem_usage", "use_safetensors", "device_map", "add_pooling_layer")
 }
 REFUSED_ARGUMENTS = {  # of tokenizer_args: they name other files, or put tokens around texts
     *("add_bos_token", "add_eos_token", "config", "fast_tokenizer_files", "fix_mistral_regex"),

@@ -16,22 +16,9 @@ from model.loading.files import WEIGHTS, check_fetched
 
 # of tensors of task heads and buffers, which the encoder does not use
 SPARE_PREFIXES = (
-    "pooler.",
-    "cls.",
-    "lm_head.",
-    "lm_predictions.",
-    "mask_predictions.",
-    "classifier.",
-    "pre_classifier.",
-    "qa_outputs.",
-    "vocab_",
-    "discriminator_predictions.",
-    "generator_",
-    "predictions.",
-    "sop_classifier.",
-    "head.",
-    "decoder.",
-    "embeddings.position_ids",
+    *("pooler.", "cls.", "lm_head.", "lm_predictions.", "mask_predictions.", "classifier."),
+    *("pre_classifier.", "qa_outputs.", "vocab_", "discriminator_predictions.", "generator_"),
+    *("predictions.", "sop_classifier.", "head.", "decoder.", "embeddings.position_ids"),
 )
 SPARE_ENDS = ("inv_freq", "original_inv_freq")  # of buffers, likewise
 OLD_SUFFIXES = {".gamma": ".weight", ".beta": ".bias"}  # LayerNorm's, in files made before 2019
@@ -186,7 +173,10 @@ def translate_names(
             len({name for name, _ in places.values()} - plain.keys()),
         ),
     )
-    expected = _fused_shapes(places, shapes)
+    expected = {  # some hold several of ours
+        name: (shapes[ours][0] * (part[1] if part else 1), *shapes[ours][1:])
+        for ours, (name, part) in places.items()
+    }
     found = {
         name: tensor
         for name, tensor in plain.items()
@@ -231,14 +221,6 @@ def find_places(our_names: Iterable[str], names: TensorNames) -> Places:
                 name = names[f"layers.{{i}}.{whole}"].format(i=layer)
                 found[our_name] = (f"{name}.{kind}", (parts.index(short), len(parts)))
     return found
-
-
-def _fused_shapes(places: Places, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-    """Return the shapes of the checkpoint's tensors, some of which hold several of ours."""
-    return {
-        name: (shapes[our_name][0] * (part[1] if part else 1), *shapes[our_name][1:])
-        for our_name, (name, part) in places.items()
-    }
 
 
 def _bare_name(name: str, family: Family) -> str:

@@ -14,17 +14,8 @@ NUMBER = "(0|[1-9][0-9]{0,8})"  # of a layer or a head
 HEAD_NAME = re.compile(f"L{NUMBER}H{NUMBER}")  # layer and head
 HEADS_NAME = re.compile(f"L{NUMBER}(H{NUMBER})?")  # or a layer, for all of its heads
 STATISTIC_FIELDS = (  # of the form stats
-    "self",
-    "previous",
-    "next",
-    "cls",
-    "sep",
-    "entropy",
-    "entropy_ratio",
-    "confidence",
-    "distance",
-    "received_max",
-    "contribution",
+    *("self", "previous", "next", "cls", "sep", "entropy", "entropy_ratio", "confidence"),
+    *("distance", "received_max", "contribution"),
 )
 
 
@@ -39,14 +30,11 @@ def group_heads_by_layer(heads: Any) -> Any:
         {'5': [11, 2], '0': 'all'}
     """
     names = [heads] if isinstance(heads, str) else heads
-    if not isinstance(names, list) or not names or not all(map(_is_name, names)):
+    if not isinstance(names, list) or not names:
+        return heads
+    if not all(isinstance(name, str) and HEADS_NAME.fullmatch(name) for name in names):
         return heads
     by_layer: dict[str, list[int | str]] = {}
     for layer, _, head in (name[1:].partition("H") for name in names):
         by_layer.setdefault(layer, []).append(int(head) if head else "all")
     return {layer: "all" if "all" in named else named for layer, named in by_layer.items()}
-
-
-def _is_name(value: object) -> bool:
-    """Tell whether a value is the name of a head or of a layer."""
-    return isinstance(value, str) and HEADS_NAME.fullmatch(value) is not None

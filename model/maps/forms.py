@@ -72,7 +72,9 @@ def show(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Show
         rows: the sequence's rows in its batch.
     """
     if selection.form == "rollout":
-        return Shown(whole=_to_half({"map": _show_rollout(traces, rows, selection)}, selection))
+        layers = sorted(selection.heads.items())
+        readers = [MapReader(traces[layer], rows, heads) for layer, heads in layers]
+        return Shown(whole=_to_half({"map": roll_out(readers, selection.units)}, selection))
     if selection.form == "stats":
         return Shown(_show_statistics(traces, rows, selection))
     heads = {
@@ -111,7 +113,8 @@ def _show_layer(
             return {"map": maps.full_maps(reader)}
         case "rows":
             places = {unit: place for place, unit in enumerate(selection.units.axis)}
-            return {"map": maps.map_rows(reader, [places[unit] for unit in selection.rows])}
+            tiles = reader.read_tiles([places[unit] for unit in selection.rows])
+            return {"map": torch.cat([tile.values for tile in tiles], 1)}
         case "blocks":
             return {"map": maps.map_blocks(reader, selection.size)}
         case "top":
@@ -142,10 +145,3 @@ def _show_statistics(
         layer: _to_half({"stats": part}, selection)
         for layer, part in zip(selection.heads, parts, strict=True)
     }
-
-
-def _show_rollout(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Tensor:
-    """Return the rollout of the selected heads, (units, units)."""
-    layers = sorted(selection.heads.items())
-    readers = [MapReader(traces[layer], rows, heads) for layer, heads in layers]
-    return roll_out(readers, selection.units)

@@ -46,11 +46,6 @@ def full_maps(reader: MapReader) -> Tensor:
     return maps
 
 
-def map_rows(reader: MapReader, places: list[int]) -> Tensor:
-    """Return the map's rows at these places on the axis, (heads, rows, units)."""
-    return torch.cat([tile.values for tile in reader.read_tiles(places)], 1)
-
-
 def strongest_keys(reader: MapReader, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the strongest keys of each row, strongest first, ties in order of key.
 

@@ -82,11 +82,6 @@ def find_frame(library: Library, texts: int) -> list[Slot]:
     ]
 
 
-def without_types(slots: Sequence[Slot]) -> list[Slot]:
-    """Return the same slots, all of token type 0."""
-    return [replace(slot, type=0) for slot in slots]
-
-
 def frame_parts(parts: Sequence[ReadTokens], frame: Sequence[Slot]) -> Tokenized:
     """Return a text or a pair with the special tokens of a frame."""
     framed = Tokenized([], [], [], [], [], [], [], 0)
@@ -131,16 +126,10 @@ def read_uncut(
         types,
         encoding.offsets,
         encoding.word_ids,
-        _segments_of(special, first),
+        [int(texts > first) for texts in accumulate(not added for added in special)],
         special,
         len(encoding),
     )
-
-
-def _segments_of(special: list[bool], first: int) -> list[int]:
-    """Return the text, 0 or 1, of each token, where the first text has `first` tokens."""
-    counts = accumulate(not added for added in special)
-    return [int(count > first) for count in counts]
 
 
 T = TypeVar("T")  # of the values of a list

@@ -130,7 +130,8 @@ def _place_tokens(
     """Return the tokens that are not dropped, with offsets and words in their `own` texts."""
     kept = [at for at in range(len(own)) if at not in dropped]
     spans, before = (filled.query, filled.document), filled.document < filled.query
-    first = [_first_word_of(part.words, own, index) for index in (0, 1)]
+    words = [(text, word) for text, word in zip(own, part.words, strict=True) if word is not None]
+    first = [next((word for text, word in words if text == index), 0) for index in (0, 1)]
     placed = Tokenized([], [], [], [], [], [], [], 0)
     segment = int(before)
     for at in kept:
@@ -150,9 +151,3 @@ def _place_tokens(
             placed.offsets.append((max(start, low) - low, min(end, high) - low))
             placed.words.append(None if word is None else word - first[text])
     return placed
-
-
-def _first_word_of(words: Sequence[int | None], own: Sequence[int | None], index: int) -> int:
-    """Return the first word of the text `index`; 0 without one; `words`, `own` are by token."""
-    found = (w for w, text in zip(words, own, strict=True) if text == index and w is not None)
-    return next(found, 0)

@@ -18,14 +18,7 @@ from tokenizers.processors import TemplateProcessing
 
 from model.errors import CheckpointError, SequenceTooLong
 from model.text import pieces
-from model.text.frame import (
-    BARE_FRAME,
-    Tokenized,
-    find_frame,
-    frame_parts,
-    read_uncut,
-    without_types,
-)
+from model.text.frame import BARE_FRAME, Tokenized, find_frame, frame_parts, read_uncut
 from model.text.pieces import (
     CutSide,
     Reading,
@@ -84,7 +77,10 @@ class Tokenizer:
         self._untyped = not types and self._highest_type() > 0
         if self._untyped:
             self.choices["types"] = False
-            self._frames = {texts: without_types(slots) for texts, slots in self._frames.items()}
+            self._frames = {
+                texts: [replace(slot, type=0) for slot in slots]
+                for texts, slots in self._frames.items()
+            }
         pair = self._library.encode("", "")
         # [UNK] and [MASK] too are special to the vocabulary, but a text reads as them
         around = zip(pair.ids, pair.special_tokens_mask, strict=True)
@@ -137,13 +133,15 @@ class Tokenizer:
         truncate = self.resolve_truncation(truncate)
         if prompt:
             texts = [
-                text if self._fills_template(text) else (prompt + text[0], *text[1:])
+                text if self.template and len(text) == 2 else (prompt + text[0], *text[1:])
                 for text in texts
             ]
         tokenized: list[Tokenized] = []
         for group in _group_by_piece(texts):
             at_once = not prompt and self.template is None
-            at_once = at_once and all(_is_short(text, limit, truncate) for text in group)
+            # longer ones are likely to be cut, or take long
+            most = pieces.PIECE_CHARACTERS if truncate == "refuse" else limit
+            at_once = at_once and all(sum(map(len, text)) <= most for text in group)
             wholes = self._encode_batch(group, facts) if at_once else [None] * len(group)
             for text, whole in zip(group, wholes, strict=True):
                 try:
@@ -231,10 +229,6 @@ class Tokenizer:
         inputs = [text[0] if len(text) == 1 else text for text in texts]
         encode = self._library.encode_batch if offsets else self._library.encode_batch_fast
         return encode(inputs)
-
-    def _fills_template(self, text: Texts) -> bool:
-        """Tell whether it is a pair, and there is a template that pairs are filled into."""
-        return self.template is not None and len(text) == 2
 
     def _read_filled(
         self, filled: FilledTemplate, limit: int, truncate: Truncate, last: int | None
@@ -332,8 +326,3 @@ def _group_by_piece(texts: Many[Texts]) -> Iterator[list[Texts]]:
         characters += size
     if group:
         yield group
-
-
-def _is_short(text: Texts, limit: int, truncate: Truncate) -> bool:
-    """Tell whether a text is short enough to tokenize at once, and unlikely to be cut."""
-    return sum(map(len, text)) <= (pieces.PIECE_CHARACTERS if truncate == "refuse" else limit)

@@ -145,7 +145,9 @@ def find_served(backends: Iterable[Backend], folder: Path) -> list[Served]:
         folder: where the answers are kept from one reload to the next.
     """
     file = folder / ANSWERS_FILE
-    known = _read_answers(file)
+    known = dict[str, dict[str, list[str]]]()  # where it cannot be read, all are asked
+    with suppress(OSError, *UNREADABLE):
+        known = {name: _read_answer(said) for name, said in json.loads(file.read_bytes()).items()}
     kept, found = dict[str, dict[str, list[str]]](), list[Served]()
     for backend in backends:
         answers = {
@@ -162,13 +164,6 @@ def find_served(backends: Iterable[Backend], folder: Path) -> list[Served]:
         found.append(Served(backend, **said, alive=bool(answers)))
     replace_file(file, json.dumps(kept))
     return found
-
-
-def _read_answers(file: Path) -> dict[str, dict[str, list[str]]]:
-    """Return what replicas have said; nothing where the file cannot be read, so all are asked."""
-    with suppress(OSError, *UNREADABLE):
-        return {name: _read_answer(said) for name, said in json.loads(file.read_bytes()).items()}
-    return {}
 
 
 def ask_replica(host: str, port: int) -> dict[str, list[str]] | None:

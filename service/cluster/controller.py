@@ -17,11 +17,7 @@ from service.cluster.ingress import DEPLOYMENT
 def prepare() -> None:
     """Prepare a controller that starts (RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH)."""
     remember_ingress()
-    start_no_fallback()
-
-
-def start_no_fallback() -> None:
-    """Make the controller start no proxy besides HAProxy: a process of 150 MB."""
+    # a process of 150 MB, next to HAProxy
     ProxyStateManager._start_fallback_proxy_if_needed = lambda *_: None  # type: ignore[method-assign]
 
 

@@ -83,7 +83,10 @@ def draw_tokens(url: str, key: str | None, text: str, name: str | None, plot: Pa
     for column in [*([] if head_map is None else ["attends most to", "with"]), "vector"]:
         grid.add_column(column, justify="right" if column == "with" else "left")
     for index, token in enumerate(tokens):
-        strongest = [] if head_map is None else _strongest_token(head_map[index], tokens)
+        strongest = list[str]()
+        if head_map is not None:
+            best = int(head_map[index].argmax())
+            strongest = [tokens[best], f"{head_map[index, best]:.3f}"]
         grid.add_row(
             *map(strip_control, (token, *strongest, _write_numbers(item.token_vectors[index])))
         )
@@ -96,20 +99,11 @@ def draw_shades(name: str, tokens: Sequence[str], head_map: Array) -> Group:
     """Return a head's map, (query, key), in shades: a row for each query, a column for each key."""
     grid = Table.grid()
     for token, row in list(zip(tokens, head_map.tolist(), strict=True))[:MOST_SHADES]:
-        shown = "".join(_choose_shade(share) * 2 for share in row[:MOST_SHADES])
+        # by its square root small shares differ too
+        shades = (round(share**0.5 * (len(SHADES) - 1)) for share in row[:MOST_SHADES])
+        shown = "".join(SHADES[min(len(SHADES) - 1, shade)] * 2 for shade in shades)
         grid.add_row(strip_control(f"{token} "), Text(shown, style="cyan"))
     return Group(f"{name.upper()}: each token looks along its row at every token in turn", grid)
-
-
-def _choose_shade(share: float) -> str:
-    """Return the shade of a share, by its square root so that small shares differ too."""
-    return SHADES[min(len(SHADES) - 1, round(share**0.5 * (len(SHADES) - 1)))]
-
-
-def _strongest_token(row: Array, tokens: Sequence[str]) -> list[str]:
-    """Return the key with the largest share of a query's row, and that share, as two cells."""
-    best = int(row.argmax())
-    return [tokens[best], f"{row[best]:.3f}"]
 
 
 def _write_numbers(vector: Array) -> str:

@@ -54,9 +54,8 @@ def draw_relations(survey: Facts) -> Table:
     for name in ("relation", "found", "tried", "right", "of", "blind", "needed"):
         table.add_column(name, justify="left" if name in ("relation", "found") else "right")
     for name, verdict in survey["relations"].items():
-        right, blind, needed = (
-            _write_share(verdict[key]) for key in ("score", "baseline", "threshold")
-        )
+        shares = (verdict[key] for key in ("score", "baseline", "threshold"))
+        right, blind, needed = ("" if share is None else f"{share:.1%}" for share in shares)
         tried = verdict["candidate"] or verdict["reason"], right, str(verdict["controls"])
         table.add_row(relation_label(name, verdict), verdict["found"], *tried, blind, needed)
     return table
@@ -85,8 +84,3 @@ def _draw_cell(head: Facts) -> Text:
         return Text(NO_ROLE, style="dim")
     style = "dim" if head["role"] in COMMON_ROLES else "bold"
     return Text(f"{role_badge(head)}\n{head['score']:.2f}", style=style)
-
-
-def _write_share(value: float | None) -> str:
-    """Write a share in per cent; nothing for None."""
-    return "" if value is None else f"{value:.1%}"

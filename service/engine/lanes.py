@@ -25,12 +25,7 @@ from model.loading.checkpoint import Model
 from model.pooling import Pooling
 from model.steady import without_idle_threads
 from model.task_heads import Classifier, TaskHead
-from service.engine.arrays import (
-    NonFiniteOutput,
-    copy_finite,
-    copy_states,
-    name_arrays,
-)
+from service.engine.arrays import NonFiniteOutput, copy_finite, copy_states, name_arrays
 from service.shapes.work import Array, Outputs, Result, Work
 
 logger = logging.getLogger(__name__)
@@ -71,7 +66,8 @@ class Lanes:
     async def start(cls, load: Callable[[], Model], count: int) -> "Lanes":
         """Start `count` lanes, with the model that `load` returns, called in lane 0."""
         threads = [
-            ThreadPoolExecutor(1, thread_name_prefix=f"lane-{i}", initializer=_flush_denormals)
+            # denormal numbers, rounded to 0, would take up to three times as long
+            ThreadPoolExecutor(1, f"lane-{i}", torch.set_flush_denormal, (True,))
             for i in range(count)
         ]
         loop = asyncio.get_running_loop()
@@ -184,10 +180,7 @@ class Lanes:
         Raises:
             NonFiniteOutput: an output, or the last state, has NaN or infinity.
         """
-        made = [
-            *self._pool_sequences(encoded, outputs),
-            *self._apply_task_heads(encoded, outputs),
-        ]
+        made = [*self._pool_sequences(encoded, outputs), *self._apply_task_heads(encoded, outputs)]
         arrays = copy_finite(encoder, encoded, [numbers for _, _, numbers in made])
         answers: list[dict[str, Array]] = [{} for _ in outputs]
         for (name, indices, _), array in zip(made, arrays, strict=True):
@@ -272,11 +265,6 @@ class Lanes:
             if probe.finite and not np.isfinite(made[probe.name]).all():
                 raise NonFiniteOutput(encoder.config.layers)
         return made
-
-
-def _flush_denormals() -> None:
-    """Have this thread round denormal numbers to 0: they take up to three times as long."""
-    torch.set_flush_denormal(True)
 
 
 def _copy_entry(encoded: Encoded, rows: slice, layer: int) -> packing.Entry:

@@ -22,37 +22,16 @@ PRESETS = {"preset:transformer-base": TRANSFORMER_BASE}  # sizes of untrained mo
 HUB_NAME = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w][\w./-]*))?")
 MODELS = f"{BUNDLED_MODEL}, a local folder, org/name or {', '.join(PRESETS)}"  # what is a model
 FETCHED_FILES = (  # patterns of the files to fetch from the hub
-    "config.json",
-    "gliner_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "sentencepiece.bpe.model",
-    "spiece.model",
-    "spm.model",
-    "tokenizer.model",
-    "artifact.metadata",
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "model-*.safetensors",
-    "colbert_linear.safetensors",
-    "sparse_linear.safetensors",
-    "modules.json",
-    "sentence_*_config.json",
-    "config_sentence_transformers.json",
-    "[0-9]_*/*.json",
-    "*adapter_config.json",  # also of adapters that are not served
-    "adapters/*/adapter_model.safetensors",
-    "[0-9]_*/model*.safetensors",
-    "0_*/*.txt",  # vocabulary of an encoder in a folder of its own
-    "0_*/*.model",
-    "router_config.json",
-    "*_[0-9]_*/*.json",  # of a Router's routes
-    "*_[0-9]_*/model*.safetensors",
+    *("config.json", "gliner_config.json", "tokenizer.json", "tokenizer_config.json"),
+    *("special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
+    *("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"),
+    *("artifact.metadata", "model.safetensors", "model.safetensors.index.json"),
+    *("model-*.safetensors", "colbert_linear.safetensors", "sparse_linear.safetensors"),
+    *("modules.json", "sentence_*_config.json", "config_sentence_transformers.json"),
+    *("[0-9]_*/*.json", "[0-9]_*/model*.safetensors"),
+    *("*adapter_config.json", "adapters/*/adapter_model.safetensors"),  # also of those not served
+    *("0_*/*.txt", "0_*/*.model"),  # vocabulary of an encoder in a folder of its own
+    *("router_config.json", "*_[0-9]_*/*.json", "*_[0-9]_*/model*.safetensors"),  # of a Router
 )
 PICKLES = (  # the encoder's weights; only `headlight convert` fetches and reads pickles
     "pytorch_model.bin",
@@ -253,9 +232,5 @@ def _fetch_files(name: str, revision: str, files: Sequence[str]) -> Path:
             f"no folder {repository}, its files are not all in the cache, and {why}"
         ) from error
     except Exception as error:  # of the HTTP library beneath, which changes with the version
-        raise ModelNotFound(f"{repository}: {_error_line(error)}") from error
-
-
-def _error_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its class if it has none."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+        line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ModelNotFound(f"{repository}: {line}") from error

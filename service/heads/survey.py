@@ -162,7 +162,7 @@ class SurveyEvidence:
                     _relations_of_head(verdicts, number)
                     + roles.find_roles(measures, baseline, thresholds)
                 ),
-                "mechanism": _mechanism_to_json(by_head.get(number)),
+                "mechanism": _to_json(mechanism) if (mechanism := by_head.get(number)) else None,
                 "measures": {name: _round(value) for name, value in measures.items()},
             }
             for number, (measures, baseline) in enumerate(self._tally.measures())
@@ -199,21 +199,10 @@ def _relations_of_head(verdicts: Mapping[str, Verdict], head: int) -> list[HeadR
 
 def _label_roles(all_roles: Sequence[HeadRole]) -> dict[str, Any]:
     """Return a head's first role with its scores, or None in their place, and its other roles."""
-    entries = [
-        {key: value if key == "role" else _round(value) for key, value in asdict(role).items()}
-        for role in all_roles
-    ]
+    entries = [*map(_to_json, all_roles)]
     none = dict.fromkeys(("role", "score", "threshold", "baseline"))
     first, *others = entries or [none]
     return {**first, "also": others}
-
-
-def _mechanism_to_json(mechanism: Mechanism | None) -> dict[str, Any] | None:
-    """Return a mechanism as in the answer, None for none."""
-    if mechanism is None:
-        return None
-    share, control = _round(mechanism.share), _round(mechanism.control)
-    return {**asdict(mechanism), "share": share, "control": control}
 
 
 def _verdict_to_json(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
@@ -226,13 +215,16 @@ def _verdict_to_json(relation: str, verdict: Verdict, heads: int) -> dict[str, A
     return {
         "kind": KIND_OF_RELATION.get(relation),
         "found": head_name(verdict.head) or NO_HEAD,
-        **asdict(verdict),
+        **_to_json(verdict),
         "head": head_name(verdict.head),
         "candidate": head_name(verdict.candidate),
-        "score": _round(verdict.score),
-        "threshold": _round(verdict.threshold),
-        "baseline": _round(verdict.baseline),
     }
+
+
+def _to_json(found: HeadRole | Mechanism | Verdict) -> dict[str, Any]:
+    """Return what was found as in the answer, its numbers with a fraction rounded."""
+    values = asdict(found).items()
+    return {name: _round(value) if isinstance(value, float) else value for name, value in values}
 
 
 def _round(value: float) -> float | None:

@@ -21,17 +21,8 @@ from types import TracebackType
 from typing import Any, Literal
 
 RECORD_FIELDS = (  # optional fields of a line, taken from attributes of the logging record
-    "request_id",
-    "trace_id",
-    "route",
-    "key",
-    "code",
-    "duration_ms",
-    "sequences",
-    "tokens",
-    "weights",
-    "reason",
-    "count",
+    *("request_id", "trace_id", "route", "key", "code", "duration_ms", "sequences", "tokens"),
+    *("weights", "reason", "count"),
 )
 Format = Literal["json", "text"]  # of a line
 COMMAND = "headlight serve"  # stands for the replica in lines of the command

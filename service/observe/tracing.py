@@ -24,7 +24,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.environment_variables import OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 from opentelemetry.sdk.trace.sampling import (
     ALWAYS_OFF,
@@ -212,12 +212,7 @@ def _make_exporter(to: str, stack: ExitStack) -> SpanExporter:
 
 def _make_line_exporter(file: IO[str]) -> SpanExporter:
     """Return an exporter that writes one JSON object per line."""
-    return ConsoleSpanExporter(out=file, formatter=_span_to_json)
-
-
-def _span_to_json(span: ReadableSpan) -> str:
-    """Return a span as a line of JSON."""
-    return f"{span.to_json(indent=None)}\n"
+    return ConsoleSpanExporter(out=file, formatter=lambda span: f"{span.to_json(indent=None)}\n")
 
 
 def _span_attributes(record: Record) -> dict[str, Any]:

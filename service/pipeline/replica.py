@@ -287,8 +287,7 @@ def _warn_of_unread(source: ModelSource, model: Model) -> None:
 
 def _make_reader(settings: Settings, model: Model, worker: Worker) -> Reader:
     """Return the reader of inputs, whose longest sequence fits into the model's positions."""
-    machine.check_positions(settings, model.config)
-    machine.check_filled_queries(settings, model.task_heads)
+    machine.check_lengths(settings, model.config, model.task_heads)
     return Reader(
         model.tokenizer,
         model.config,

@@ -146,9 +146,7 @@ CHECKS: Checks = {
 
 
 def probe_nodes(
-    config: Settings,
-    deployed: Sequence[tuple[Mapping[str, Any], int]],
-    defaults: Mapping[str, Any],
+    config: Settings, deployed: Sequence[tuple[Mapping[str, Any], int]], defaults: Mapping[str, Any]
 ) -> None:
     """Ask each node that may host a replica whether it could; without a Ray, do nothing.
 

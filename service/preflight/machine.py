@@ -245,10 +245,7 @@ CHECKS: Checks = {
     check_torch: {"doctor"},
 }
 # Those that need torch
-WITH_TORCH: Checks = {
-    check_accelerators: {"doctor"},
-    check_device: {"doctor", "serve", "node"},
-}
+WITH_TORCH: Checks = {check_accelerators: {"doctor"}, check_device: {"doctor", "serve", "node"}}
 
 
 def free_memory() -> int:

@@ -123,8 +123,8 @@ def rehearse(settings: Settings, source: ModelSource) -> Model | None:
     if source.preset is None:
         whole = _weights_bytes(source) <= PROBED_BYTES
         model = loading.load_model(source, meta, torch.float32, kernels.PLAIN, numbers=whole)
-    machine.check_positions(settings, model.config if model else loading.read_model_sizes(source))
-    machine.check_filled_queries(settings, model.task_heads if model else ())
+    config = model.config if model else loading.read_model_sizes(source)
+    machine.check_lengths(settings, config, model.task_heads if model else ())
     return model
 
 

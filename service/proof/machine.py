@@ -22,29 +22,21 @@ class Unservable(Exception):
     """A setting cannot be met with this model or on this machine."""
 
 
-def check_filled_queries(settings: Settings, heads: Sequence[TaskHead]) -> None:
-    """Check that max_tokens has room for the queries that a multi-vector model pads to a length.
+def check_lengths(settings: Settings, config: EncoderConfig, heads: Sequence[TaskHead]) -> None:
+    """Check that max_tokens is within the model's positions, and has room for padded queries.
 
     Raises:
-        Unservable: the queries are longer.
+        Unservable: there are fewer positions, or the queries of a multi-vector model are longer.
     """
+    if settings.max_tokens and settings.max_tokens > config.max_tokens:
+        raise Unservable(
+            f"max_tokens {settings.max_tokens} exceeds the model's {config.max_tokens} positions"
+        )
     queries = (head.roles["query"] for head in heads if isinstance(head, VectorHead))
     filled = [query.filled_length for query in queries if query.filling]
     if filled and settings.max_tokens and settings.max_tokens < filled[0]:
         raise Unservable(
             f"max_tokens {settings.max_tokens} is less than the {filled[0]} tokens of each query"
-        )
-
-
-def check_positions(settings: Settings, config: EncoderConfig) -> None:
-    """Check that the setting max_tokens is within the model's table of positions.
-
-    Raises:
-        Unservable: it has fewer positions.
-    """
-    if settings.max_tokens and settings.max_tokens > config.max_tokens:
-        raise Unservable(
-            f"max_tokens {settings.max_tokens} exceeds the model's {config.max_tokens} positions"
         )
 
 

@@ -48,20 +48,13 @@ def run_service(models: Sequence[Settings], say: Say, write: Say) -> Iterator[st
         TimeoutError: it was not ready in time.
         StartFailed: anything else, with its cause.
     """
-    with claim_service_port(models[0]), start_service(models, say, write) as address:
-        yield address
-
-
-@contextmanager
-def claim_service_port(settings: Settings) -> Iterator[None]:
-    """Claim the service's port against other services; raises as `run_service`."""
+    host, port = models[0].host, models[0].port
     with ExitStack() as stack:
         try:
-            stack.enter_context(network.claim_port(settings.host, settings.port))
+            stack.enter_context(network.claim_port(host, port))
         except OSError as error:
-            place = f"{settings.host} port {settings.port}"
-            raise Unusable(f"cannot listen on {place}: {error.strerror}") from error
-        yield
+            raise Unusable(f"cannot listen on {host} port {port}: {error.strerror}") from error
+        yield stack.enter_context(start_service(models, say, write))
 
 
 @contextmanager
@@ -157,7 +150,7 @@ def run_applications(models: Sequence[Settings], say: Say, lines: Path | None) -
 
     from service.preflight.cluster import CHECKS, read_cluster
 
-    applications = name_applications(models)
+    applications = {APPLICATION: models[0]} | {path_name(model): model for model in models[1:]}
     for settings in models:
         require(run("serve", CHECKS, settings, read_cluster(settings.host)))
     with start_report.report_progress(say, lambda: "Ray Serve has not started yet"):
@@ -185,12 +178,6 @@ def run_applications(models: Sequence[Settings], say: Say, lines: Path | None) -
             end = time.monotonic() + patience
             for leave in leaving:
                 leave.join(max(end - time.monotonic(), 0))
-
-
-def name_applications(models: Sequence[Settings]) -> dict[str, Settings]:
-    """Return the models by the names of their applications, the first one's at the root."""
-    first, *others = models
-    return {APPLICATION: first} | {path_name(model): model for model in others}
 
 
 def start_serve(settings: Settings, applications: Iterable[str]) -> None:

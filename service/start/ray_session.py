@@ -56,10 +56,7 @@ def start_own_ray(
         servable: waits until the models have been checked, and raises if they cannot be served.
     """
     kept = ray_directory.logs_folder(settings.port)
-    with (
-        ray_directory.make_directory(kept) as run,
-        network.reserve_ports(settings.port) as block,
-    ):
+    with ray_directory.make_directory(kept) as run, network.reserve_ports(settings.port) as block:
         forget_settings()  # before ours: HAProxy's wrapper reads two
         os.environ.update(ingress.common_variables(settings))
         os.environ.update(ingress.own_ray_variables(settings, block, run, count_cores()))

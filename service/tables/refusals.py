@@ -166,11 +166,7 @@ TEI_STATUSES = {"batch_empty": 400, "internal": 424, "nonfinite_output": 424}
 
 # Codes of refusals at the HTTP edge: by the headers alone, and by the body
 HEADER_CODES = (
-    "bad_request",
-    "unauthorized",
-    "unsupported_encoding",
-    "bad_host",
-    "forbidden_origin",
+    *("bad_request", "unauthorized", "unsupported_encoding", "bad_host", "forbidden_origin"),
     "headers_too_large",
 )
 BODY_CODES = ("duplicate_key", "request_timeout", "body_too_large", "too_many_values")

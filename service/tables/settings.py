@@ -117,8 +117,7 @@ class Settings(BaseModel):
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device to run the model on")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto",
-        description="number format of the model; auto: float32 on cpu, bfloat16 on cuda",
+        "auto", description="number format of the model; auto: float32 on cpu, bfloat16 on cuda"
     )
     require_same_bits: bool = Field(
         False,
@@ -194,8 +193,7 @@ class Settings(BaseModel):
         "answers, in bytes",
     )
     log_format: Literal["json", "text"] = Field(
-        "json",
-        description="log format: json, one object per line, or text, for people",
+        "json", description="log format: json, one object per line, or text, for people"
     )
     log_to_stderr: bool = Field(
         False,

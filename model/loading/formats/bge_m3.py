@@ -30,11 +30,9 @@ from model.loading.formats.folder import FolderFormat, ReadingRules
 from model.loading.modules import read_modules
 from model.loading.task_heads import HeadSource
 from model.loading.tensors import Shape, check_tensors, open_tensors
-from model.loading.tokenizer_settings import TokenizerRules
 from model.pooling import Dense, Pooling, identity
 from model.task_heads import Lexical, Projection, VectorHead
 from model.text.frame import Role
-from model.text.tokenizer import Tokenizer
 
 SPARSE_FILE, COLBERT_FILE = "sparse_linear.safetensors", "colbert_linear.safetensors"
 UNWEIGHTED_TOKENS = ("cls_token", "eos_token", "pad_token", "unk_token")  # get no sparse weight
@@ -74,7 +72,8 @@ class BgeM3(FolderFormat):
         )
         texts = reading.prompts.texts
         roles = {side: Role(reading.max_tokens, prompt=texts.get(side)) for side in BOTH_SIDES}
-        unused = _unweighted_ids(reading.rules, reading.tokenizer)
+        named = filter(None, map(reading.rules.special_token, UNWEIGHTED_TOKENS))
+        unused = frozenset(id for id in map(reading.tokenizer.id_of, named) if id is not None)
         return Lexical(sparse, unused), VectorHead(
             vectors, roles, first_place=FIRST_VECTOR, mean=True
         )
@@ -102,13 +101,6 @@ def find_unread_pickles(folder: Path) -> list[str]:
     names = [Path(name).with_suffix(".pt") for name in (SPARSE_FILE, COLBERT_FILE)]
     present = [name.name for name in names if (folder / name).is_file()]
     return [] if find_linear_files(folder) else present
-
-
-def _unweighted_ids(rules: TokenizerRules, tokenizer: Tokenizer) -> frozenset[int]:
-    """Return the ids of the special tokens that get no weight."""
-    named = (mark for name in UNWEIGHTED_TOKENS if (mark := rules.special_token(name)) is not None)
-    ids = map(tokenizer.id_of, named)
-    return frozenset(id for id in ids if id is not None)
 
 
 def _read_dense(parts: HeadSource, name: str, outputs: int | None) -> Dense:

@@ -157,12 +157,8 @@ def _check_choices(choices: LateChoices, config: EncoderConfig) -> None:
     if not all(type(one) is int and one >= SHORTEST_LENGTH for one in choices.lengths):
         problem = f"expected {SHORTEST_LENGTH} or more tokens of a query and a document"
         raise CheckpointError(f"{choices.file}: {problem}, received {choices.lengths}")
-    length = choices.lengths[0]
-    if length > config.max_tokens:
-        most = f"the model takes {config.max_tokens}"
-        raise CheckpointError(f"{choices.file}: queries of {length} tokens, and {most}")
-    if choices.expand and not choices.attend:
-        late.check_windows(config, length, choices.file)
+    hidden = choices.expand and not choices.attend
+    late.check_queries(config, choices.lengths[0], hidden, choices.file)
 
 
 def _find_marker(choices: LateChoices, name: str, tokenizer: Tokenizer) -> Token | None:

@@ -37,13 +37,7 @@ FIXED_VALUES: dict[str, object] = {
     "keep_only_token_ids": [],
 }
 MODULE_KINDS = {  # whose config.json is checked
-    "Pooling",
-    "Dense",
-    "LayerNorm",
-    "Dropout",
-    "Normalize",
-    "MultiVectorMask",
-    "SpladePooling",
+    *("Pooling", "Dense", "LayerNorm", "Dropout", "Normalize", "MultiVectorMask", "SpladePooling")
 }
 KNOWN_KEYS = {  # of all modules together: keys that are read, or that change no answer
     *("max_seq_length", "do_lower_case", "transformer_task", "modality_config", "unpad_inputs"),

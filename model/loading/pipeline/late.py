@@ -92,15 +92,19 @@ def read_special_token(folder: Path, kind: str) -> str | None:
     return None
 
 
-def check_windows(config: EncoderConfig, length: int, where: str) -> None:
-    """Refuse filling queries up, unattended, where windows are shorter than filled queries.
+def check_queries(config: EncoderConfig, length: int, hidden: bool, where: str) -> None:
+    """Refuse queries that the model is too short for, or filled beyond its windows, unattended.
 
     Args:
         length: tokens of filled queries.
+        hidden: whether they are filled with tokens that no other looks at.
         where: the file that asks for it, for the message.
     """
+    if length > config.max_tokens:
+        most = f"the model takes {config.max_tokens}"
+        raise CheckpointError(f"{where}: queries of {length} tokens, and {most}")
     windows = [window for window in config.windows if window is not None]
-    if any(length > window + 1 for window in windows):
+    if hidden and any(length > window + 1 for window in windows):
         problem = f"filling that no token looks at, beyond a window of {min(windows)}"
         raise CheckpointError(f"{where}: not supported: {problem}")
 
@@ -127,11 +131,7 @@ def _fill_queries(
         raise CheckpointError(
             f"{SETTINGS_FILE}: query_length is less than {length}, of query_expansion"
         )
-    if length > config.max_tokens:
-        most = f"the model takes {config.max_tokens}"
-        raise CheckpointError(f"{SETTINGS_FILE}: queries of {length} tokens, and {most}")
-    if not attended:
-        check_windows(config, length, SETTINGS_FILE)
+    check_queries(config, length, not attended, SETTINGS_FILE)
     if name is None:
         filling = read_mask_token(folder, tokenizer)
     elif (id := tokenizer.id_of(name)) is not None:

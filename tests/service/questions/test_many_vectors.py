@@ -292,10 +292,11 @@ async def test_queries_longer_than_a_sequence_may_be_are_refused_at_the_start(
     served: ManyVectors,
 ) -> None:
     """They could not be filled up; as short as they are they can."""
-    settings, heads = served.replica.settings, served.replica.lanes.model.task_heads
+    settings, model = served.replica.settings, served.replica.lanes.model
+    config, heads = model.config, model.task_heads
     with pytest.raises(Unservable, match=f"less than the {QUERY} tokens of each query"):
-        machine.check_filled_queries(settings.model_copy(update={"max_tokens": QUERY - 1}), heads)
-    machine.check_filled_queries(settings.model_copy(update={"max_tokens": QUERY}), heads)
+        machine.check_lengths(settings.model_copy(update={"max_tokens": QUERY - 1}), config, heads)
+    machine.check_lengths(settings.model_copy(update={"max_tokens": QUERY}), config, heads)
 
 
 async def test_info_names_the_task(served: ManyVectors) -> None:
