@@ -11,12 +11,14 @@ Requests and batches are counted in plain numbers, which become the library's fa
 the library's own counters and histograms cost the event loop five to ten calls per number.
 """
 
+import copy
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
@@ -31,39 +33,6 @@ TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # media type of Promethe
 OPENMETRICS_TYPE = openmetrics.CONTENT_TYPE_LATEST  # media type of OpenMetrics
 
 Labels = tuple[str, ...]  # values of a series' labels, or their names
-
-
-class CounterFamily(dict[Labels, float]):
-    """A family of counters by the values of their labels; the event loop also sets items directly.
-
-    Args:
-        name: of the metric, without `headlight_`.
-        sentence: help text of the metric.
-        labels: names of the labels.
-    """
-
-    def __init__(self, name: str, sentence: str, labels: Labels) -> None:
-        super().__init__({} if labels else {(): 0.0})
-        self._help, self._labels, self._lock = (name, sentence), labels, Lock()
-
-    def add(self, *labels: str, by: float = 1.0) -> None:
-        """Add to the counter with these label values, which must exist; safe in any thread."""
-        with self._lock:
-            self[labels] += by
-
-    def freeze(self) -> "CounterFamily":
-        """Return a copy, which another thread may read while this one is counted on."""
-        frozen = CounterFamily(*self._help, self._labels)
-        frozen.update(self)
-        return frozen
-
-    def to_metric(self, own: Mapping[str, str]) -> Metric:
-        """Return the family as the library's, with the replica's own labels."""
-        name, sentence = self._help
-        family = CounterMetricFamily(f"headlight_{name}", sentence, labels=(*self._labels, *own))
-        for labels, value in self.items():
-            family.add_metric((*labels, *own.values()), value)
-        return family
 
 
 class Histogram:
@@ -92,45 +61,60 @@ class Histogram:
         if trace_id:
             self.exemplars[bucket] = Exemplar({"trace_id": trace_id}, value, time.time())
 
-    def freeze(self) -> "Histogram":
-        """Return a copy, which another thread may read while this one is counted on."""
+    def __copy__(self) -> "Histogram":
         frozen = Histogram(self.bounds)
         frozen.counts[:], frozen.sum = self.counts, self.sum
         frozen.exemplars.update(self.exemplars)
         return frozen
 
-    def cumulative_counts(self) -> list[Any]:
-        """Return (bound, number of values up to it, exemplar) per bucket, as the library does."""
+    def numbers(self) -> tuple[list[Any], float]:
+        """Return (bound, number of values up to it, exemplar) per bucket, and the values' sum."""
         bounds = (*(str(float(bound)) for bound in self.bounds), "+Inf")
         buckets = enumerate(zip(bounds, accumulate(self.counts), strict=True))
-        return [(*bucket, self.exemplars.get(number)) for number, bucket in buckets]
+        return [(*bucket, self.exemplars.get(number)) for number, bucket in buckets], self.sum
 
 
-class HistogramFamily(dict[Labels, Histogram]):
-    """A family of histograms by the values of their labels; arguments as of CounterFamily."""
+Series = TypeVar("Series")  # of a family: a counter, which is a float, or a Histogram
 
-    def __init__(self, name: str, sentence: str, labels: Labels, bounds: Sequence[float]) -> None:
-        super().__init__({} if labels else {(): Histogram(bounds)})
-        self._help, self._labels, self._bounds = (name, sentence), labels, bounds
 
-    def __missing__(self, labels: Labels) -> Histogram:
-        """Add and return an empty histogram for label values that are new."""
-        histogram = self[labels] = Histogram(self._bounds)
-        return histogram
+class Family(dict[Labels, Series]):
+    """A family of series, each a counter or a histogram, by the values of their labels.
 
-    def freeze(self) -> "HistogramFamily":
+    Args:
+        name: of the metric, without `headlight_`.
+        sentence: help text of the metric.
+        labels: names of the labels; without any there is one series from the start.
+        new: returns an empty series, for label values that are new.
+    """
+
+    def __init__(self, name: str, sentence: str, labels: Labels, new: Callable[[], Series]) -> None:
+        super().__init__({} if labels else {(): new()})
+        self._help, self._labels, self._new, self._lock = (name, sentence), labels, new, Lock()
+
+    def __missing__(self, labels: Labels) -> Series:
+        """Add and return an empty series for label values that are new."""
+        self[labels] = series = self._new()
+        return series
+
+    def add(self: "Family[float]", *labels: str, by: float = 1.0) -> None:
+        """Add to the counter with these label values; safe in any thread."""
+        with self._lock:
+            self[labels] += by
+
+    def freeze(self) -> "Family[Series]":
         """Return a copy, which another thread may read while this one is counted on."""
-        frozen = HistogramFamily(*self._help, self._labels, self._bounds)
-        frozen.update((labels, histogram.freeze()) for labels, histogram in self.items())
+        frozen = Family(*self._help, self._labels, self._new)
+        frozen.update((labels, copy.copy(series)) for labels, series in self.items())
         return frozen
 
     def to_metric(self, own: Mapping[str, str]) -> Metric:
         """Return the family as the library's, with the replica's own labels."""
-        name, sentence = self._help
-        family = HistogramMetricFamily(f"headlight_{name}", sentence, labels=(*self._labels, *own))
-        for labels, histogram in self.items():
-            values = *labels, *own.values()
-            family.add_metric(values, histogram.cumulative_counts(), histogram.sum)
+        (name, sentence), labels = self._help, (*self._labels, *own)
+        kind = CounterMetricFamily if self._new is float else HistogramMetricFamily
+        family = kind(f"headlight_{name}", sentence, labels=labels)
+        for values, series in self.items():
+            numbers: Any = series.numbers() if isinstance(series, Histogram) else (series,)
+            family.add_metric((*values, *own.values()), *numbers)
         return family
 
 
@@ -142,24 +126,24 @@ class MetricFamilies(Collector):
     """
 
     def __init__(self, own: Mapping[str, str]) -> None:
-        self._own, self._families = own, list[CounterFamily | HistogramFamily]()
+        self._own, self._families = own, list[Family[float] | Family[Histogram]]()
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
     def add_counter(
         self, name: str, sentence: str, *labels: str, values: Iterable[str] = ()
-    ) -> CounterFamily:
+    ) -> Family[float]:
         """Add and return a family of counters, with a 0 for each of `values` of its one label."""
-        family = CounterFamily(name, sentence, labels)
+        family = Family(name, sentence, labels, float)
         family.update(((value,), 0.0) for value in values)
         self._families.append(family)
         return family
 
     def add_histogram(
         self, name: str, sentence: str, bounds: Sequence[float], *labels: str
-    ) -> HistogramFamily:
+    ) -> Family[Histogram]:
         """Add and return a family of histograms."""
-        family = HistogramFamily(name, sentence, labels, bounds)
+        family = Family(name, sentence, labels, partial(Histogram, bounds))
         self._families.append(family)
         return family
 
@@ -310,7 +294,7 @@ class Metrics:
             # published only now: of all routes and keys there would be too many
             self._publish_route(record.route, record.input, key)
         labels = record.route, record.input, str(record.code), *self._keys[key]
-        self._requests[labels] = self._requests.get(labels, 0.0) + 1
+        self._requests[labels] += 1
         # only sampled traces can be looked up
         trace_id = record.trace.trace_id if record.trace and record.trace.sampled else ""
         self._seconds[record.route,].observe(record.seconds, trace_id)
@@ -348,7 +332,7 @@ class Metrics:
             "replaces_failed", "1 if Ray started the replica in place of one that died or failed."
         ).set(failed)
 
-    def add_counter(self, name: str, sentence: str, *labels: str) -> CounterFamily:
+    def add_counter(self, name: str, sentence: str, *labels: str) -> Family[float]:
         """Return a new counter for the caller to increment; label values come as they occur."""
         return self._of_replica.add_counter(name, sentence, *labels)
 
@@ -383,7 +367,7 @@ class Metrics:
         """Count a refused request by the reason of its refusal; a page's not for lack of room."""
         code = record.refused or ""
         if code in CALLER_CODES:
-            self._invalid[code,] = self._invalid.get((code,), 0.0) + 1
+            self._invalid[code,] += 1
         elif code == "nonfinite_output":
             self._nonfinite.add()
         elif record.route not in families.PAGE_PATHS and (
@@ -392,8 +376,7 @@ class Metrics:
             reason = record.shed or families.SHED_BY_CODE.get(code, families.SHED_REASONS[0])
             if reason == "deadline" and record.given_seconds < self._objective.seconds:
                 reason = families.CLIENT_DEADLINE
-            labels = (reason, *self._keys[key])
-            self._shed[labels] = self._shed.get(labels, 0.0) + 1
+            self._shed[reason, *self._keys[key]] += 1
 
     def _make_gauge(self, name: str, sentence: str, **labels: str) -> Gauge:
         """Return the gauge of this name with these labels, published if it is new."""
