@@ -9,7 +9,6 @@ import click
 from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 
-from model.maps.choices import STATISTIC_FIELDS
 from service.commands.terminal import Unusable
 from service.tables import keys
 from service.tables.settings import Settings
@@ -46,32 +45,6 @@ TRUNCATE = click.option(
     help="what to do with over-long texts in a file: refuse, or cut on this side  "
     "[default: refuse]",
 )
-RANKING_OPTIONS = (
-    click.option("--head", metavar="L5H11", help="rank the texts of --corpus by this head"),
-    click.option(
-        "--statistic",
-        type=click.Choice(STATISTIC_FIELDS),
-        help="with --head: the statistic to rank by",
-    ),
-    click.option("--lowest", is_flag=True, help="list the smallest values, not the largest"),
-    click.option(
-        "--top", type=click.IntRange(1, 1000), help="number of texts to list  [default: 50]"
-    ),
-    FORMAT,
-    COLUMN,
-    TRUNCATE,
-    click.option("--url", help=f"with --head: the service  [default: {DEFAULT_URL}]"),
-    KEY_FILE,
-)
-
-
-def add_ranking_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add RANKING_OPTIONS to a click command; one that is left out is None or False."""
-    for option in reversed(RANKING_OPTIONS):
-        command = option(command)
-    return command
-
-
 # Titles of the sections of --help by the first setting of each, in the order of the settings
 SECTION_TITLES = {
     "model": "The model",

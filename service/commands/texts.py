@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from model.maps.choices import STATISTIC_FIELDS
 from service.commands.options import (
     COLUMN,
     DEFAULT_URL,
@@ -20,7 +21,6 @@ from service.commands.options import (
     KEY_FILE,
     TRUNCATE,
     URL,
-    add_ranking_options,
     read_key,
 )
 from service.commands.terminal import FAILED, Unusable, end_in_one_line, print_now
@@ -118,7 +118,17 @@ def _name_options(flags: Mapping[str, Any]) -> str:
 @click.option("--plot", type=FILE, help="also draw the grid to this .png or .svg")
 @click.option("--json", "saved", type=FILE, help="also write the results as JSON")
 @click.option("--ablate", metavar="TEXT", help="show only how far TEXT moves without each head")
-@add_ranking_options
+@click.option("--head", metavar="L5H11", help="rank the texts of --corpus by this head")
+@click.option(
+    "--statistic", type=click.Choice(STATISTIC_FIELDS), help="with --head: the statistic to rank by"
+)
+@click.option("--lowest", is_flag=True, help="list the smallest values, not the largest")
+@click.option("--top", type=click.IntRange(1, 1000), help="number of texts to list  [default: 50]")
+@FORMAT
+@COLUMN
+@TRUNCATE
+@click.option("--url", help=f"with --head: the service  [default: {DEFAULT_URL}]")
+@KEY_FILE
 @end_in_one_line()
 def heads(head: str | None, corpus: Path | None, saved: Path | None, **flags: Any) -> None:
     """Measure what each head of a model does, and print it.
