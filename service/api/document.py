@@ -29,29 +29,31 @@ ENUM_VALUES = {  # the enums that answers.yaml takes from the code, by the kind'
     "statistic": list(STATISTIC_FIELDS),
     "task": list(get_args(Task)),
 }
-ENCODED_HEADERS = {  # of answers of routes that encode, as OpenAPI writes them
-    SPACE: {
-        "schema": {"type": "string"},
-        "description": "the name of the vectors' space; not sent where there is none",
-    },
-    TRUNCATED: {
-        "schema": {"type": "integer"},
-        "description": "how many inputs were cut; not sent where none were",
-    },
+
+
+def _describe_header(kind: str, sentence: str) -> dict[str, Any]:
+    """Return a header of an answer as OpenAPI writes it."""
+    return {"schema": {"type": kind}, "description": sentence}
+
+
+ENCODED_HEADERS = {  # of answers of routes that encode
+    SPACE: _describe_header(
+        "string", "the name of the vectors' space; not sent where there is none"
+    ),
+    TRUNCATED: _describe_header("integer", "how many inputs were cut; not sent where none were"),
 }
 FOREIGN_HEADERS = {  # of answers to requests of other APIs
-    IGNORED: {
-        "schema": {"type": "string"},
-        "description": "fields that this route does not know: up to 8 names, then + and the count "
-        "of others",
-    }
+    IGNORED: _describe_header(
+        "string",
+        "fields that this route does not know: up to 8 names, then + and the count of others",
+    )
 }
 TOKEN_ID_HEADERS = {  # of answers to requests that may hold token ids
-    WARNING: {
-        "schema": {"type": "string"},
-        "description": "ids without this model's special tokens: some have none at either end, as "
-        "those of another vocabulary",
-    }
+    WARNING: _describe_header(
+        "string",
+        "ids without this model's special tokens: some have none at either end, as those of another"
+        " vocabulary",
+    )
 }
 SCHEMA_PREFIX = "#/components/schemas/"  # of references to a schema
 PATH_PARAMETER = re.compile(r"{(\w+)}")  # in the path of a route
@@ -177,7 +179,9 @@ def _describe_operation(rows: Sequence[Route], schemas: Schemas) -> dict[str, An
         tree["description"] = route.more
     if route.api.document:
         tree["externalDocs"] = {"url": route.api.document}
-    if parameters := [*_path_parameters(route.path), *route.parameters]:
+    path = {"in": "path", "required": True, "schema": {"type": "string"}}
+    named = [{"name": name, **path} for name in PATH_PARAMETER.findall(route.path)]
+    if parameters := [*named, *route.parameters]:
         tree["parameters"] = parameters
     if route.request is not None:
         body = {JSON: {"schema": schemas[_request_type(rows)], "examples": _show_examples(route)}}
@@ -193,15 +197,6 @@ def _show_examples(route: Route) -> dict[str, Any]:
         | ({"x-query": example.query} if example.query else {})
         for example in route.examples
     }
-
-
-def _path_parameters(path: str) -> list[dict[str, Any]]:
-    """Return the OpenAPI parameters of a path such as /v1/models/{id}."""
-    string = {"type": "string"}
-    return [
-        {"name": name, "in": "path", "required": True, "schema": string}
-        for name in PATH_PARAMETER.findall(path)
-    ]
 
 
 def _describe_success(route: Route) -> dict[str, Any]:
