@@ -13,9 +13,8 @@ PAGE_PREFIX = "/page/"  # prefix of the attention page's files
 
 async def answer_docs(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /docs: the API's documentation as a page."""
-    return Reply(
-        site.read_docs_page(), 200, {"content-security-policy": site.CONTENT_POLICY}, site.HTML
-    )
+    policy = {"content-security-policy": site.CONTENT_POLICY}
+    return Reply(site.DOCS_PAGE, 200, policy, site.HTML)
 
 
 async def answer_openapi(head: RequestHead, context: RouteContext) -> Reply:
@@ -31,7 +30,7 @@ async def answer_page(head: RequestHead, context: RouteContext) -> Reply:
 
 async def answer_page_file(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /page/...: a script or style of the attention page."""
-    body, media_type = site.read_part(head.path.removeprefix(PAGE_PREFIX))
+    body, media_type = site.PAGE_FILES[head.path.removeprefix(PAGE_PREFIX)]
     return Reply(body, 200, {"cache-control": "no-cache"}, media_type)
 
 

@@ -13,9 +13,12 @@ CONTENT_POLICY = (
 )
 
 _ROOT = files("service").joinpath("page")  # this folder
-# Files of the pages, by path below /page/
+DOCS_PAGE = _ROOT.joinpath("docs.html").read_bytes()  # the page of the API's documentation
+# Files of the pages and their media types, by path below /page/
 PAGE_FILES = {
-    file.name: file for file in _ROOT.iterdir() if file.name.rpartition(".")[2] in MEDIA_TYPES
+    file.name: (file.read_bytes(), MEDIA_TYPES[kind])
+    for file in _ROOT.iterdir()
+    if (kind := file.name.rpartition(".")[2]) in MEDIA_TYPES
 }
 
 
@@ -26,15 +29,3 @@ def read_attention_page(root: str) -> bytes:
     for name in (b"page/", b'docs"'):  # relative to the service
         page = page.replace(b'="' + name, b'="%b/%b' % (root.encode(), name))
     return page
-
-
-@cache
-def read_docs_page() -> bytes:
-    """Return the page of the API's documentation."""
-    return _ROOT.joinpath("docs.html").read_bytes()
-
-
-@cache
-def read_part(name: str) -> tuple[bytes, str]:
-    """Return the content of one of PAGE_FILES, and its media type."""
-    return PAGE_FILES[name].read_bytes(), MEDIA_TYPES[name.rpartition(".")[2]]
