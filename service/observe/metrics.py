@@ -97,7 +97,9 @@ class Family(dict[Labels, Series]):
         return series
 
     def add(self: "Family[float]", *labels: str, by: float = 1.0) -> None:
-        """Add to the counter with these label values; safe in any thread."""
+        """Add to the counter with these label values, which must exist; safe in any thread."""
+        if labels not in self:
+            raise KeyError(labels)
         with self._lock:
             self[labels] += by
 
