@@ -210,7 +210,7 @@ class HeadRules:
         _check_sizes(request)
         if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
             raise _refused("bad_request")
-        if any("_" in name and name.replace("_", "-") in HYPHENATED_HEADERS for name in headers):
+        if any(["_" in name and name.replace("_", "-") in HYPHENATED_HEADERS for name in headers]):
             raise _refused("bad_request")
         if request.repeated and not request.repeated.isdisjoint(SINGLE_HEADERS):
             raise _refused("bad_request")

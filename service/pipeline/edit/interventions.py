@@ -97,6 +97,8 @@ class Interventions:
         Raises:
             Refused: an input and a source of its patches have different numbers of tokens.
         """
+        if not self.each:
+            return
         changed = enumerate(zip(works, self.each, strict=False))
         async for index, (work, edits) in in_turns(changed):
             edits.apply(work)
