@@ -359,6 +359,15 @@ def failing(app: ASGIApp) -> Callable[..., Any]:
     return lambda *failures, **how: layer(app, list(failures), **how)
 
 
+async def posted(
+    client: httpx.AsyncClient, path: str, json: Any, status: int = 200, **how: Any
+) -> Any:
+    """The JSON of an answer that must have this status."""
+    answer = await client.post(path, json=json, **how)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
 def post_of(path: str, model: str = BUNDLED_MODEL, **headers: str) -> Request:
     """A POST as parsers see it, whose body is apart."""
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]

@@ -1,6 +1,6 @@
 """What a field of a request may do to the space of an answer's vectors, by route.
 
-The tests of an API, tests/service/api/<API>/test_call.py, say it as SPACE of each of its routes
+The tests of an API, tests/service/api/test_<API>.py, say it as SPACE of each of its routes
 that answers vectors; tests/service/pipeline/test_space_fields.py holds all of them to it. A route
 of which nothing is said answers scores alone.
 """

@@ -124,7 +124,7 @@ DIALECT: Mapping[str, Change] = {
             "| `POST /v1/toy/embed` | a toy's vectors |\n",
         )
     ),
-    "tests/service/api/toy/test_call.py": new('''
+    "tests/service/api/test_toy.py": new('''
         """POST /v1/toy/embed over HTTP."""
 
         import httpx
@@ -371,7 +371,7 @@ import doctest
 
 import pytest
 
-from tests.service.api.toy.test_call import SPACE
+from tests.service.api.test_toy import SPACE
 from tests.space_fields import body_of, fields
 from tests.test_docs import DOCS, EXAMPLES, Waiting
 
@@ -408,7 +408,7 @@ SEEN_BY = [
     f"{FAMILIES}::test_a_family_computes_what_transformers_computes[data2vec-text-pairs-40]",
     f"{FAMILIES}::test_the_page_of_models_has_a_true_row_for_every_family[data2vec-text]",
     "tests/model/probes/test_toy.py",
-    "tests/service/api/toy/test_call.py",
+    "tests/service/api/test_toy.py",
     f"{DOCUMENT}::test_an_example_is_allowed_and_answered_as_described[/v1/toy, one]",
     f"{DOCUMENT}::test_a_route_of_another_api_has_its_document_and_one_example",
     f"{DOCUMENT}::test_every_answer_but_a_problem_is_closed",

@@ -11,6 +11,7 @@ from torch import Tensor
 from model.attention.attention import MultiHeadAttention
 from model.kernels import Affine
 from service.pipeline.replica import Replica
+from tests.conftest import posted
 from tests.multi_head import MultiHead, attend, head_weights
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -20,13 +21,6 @@ TOKENS = 7
 LAYER = 3  # of the six, any but the first, which is looked at by itself
 DOG = "A dog ate the food because it was hungry"
 CLOSE = 1e-5  # absolute, in float32, of numbers around 1
-
-
-async def posted(client: httpx.AsyncClient, path: str, body: Any) -> Any:
-    """An answer that must be one."""
-    answer = await client.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 def numbers(*shape: int, seed: int) -> Tensor:

@@ -23,7 +23,7 @@ from service.pipeline.replica import Replica
 from service.tables.settings import Settings
 from tests.task_heads import embedder
 
-Served = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
+Serving = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 
 PROMPTS = {"query": "search for: ", "document": "", "passage": "pre"}
 
@@ -89,7 +89,7 @@ def loud(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def served(listen: Any, outer: Callable[[Replica], ASGIApp]) -> Served:
+def serving(listen: Any, outer: Callable[[Replica], ASGIApp]) -> Serving:
     """A client of a replica that serves a folder over real HTTP."""
 
     @asynccontextmanager

@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 from service.api import ROUTES
 from service.api.document import document
 from service.api.own import NATIVE
+from tests.conftest import posted
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -45,10 +46,7 @@ def of(schema: str) -> Draft202012Validator:
 async def answered(client: httpx.AsyncClient, asked: dict[str, Any]) -> dict[str, Any]:
     """The answer to a request that the document allows."""
     assert of("EncodeRequest").is_valid(asked)
-    answer = await client.post("/v1/encode", json=asked)
-    assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    return await posted(client, "/v1/encode", asked)
 
 
 async def test_every_schema_is_a_schema_and_every_name_in_it_is_defined() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from tests.conftest import posted
 from tests.task_heads import MOST
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -16,10 +17,7 @@ WELL = "All is well"
 
 async def encode(client: httpx.AsyncClient, **asked: Any) -> dict[str, Any]:
     """One input's answer to a request that must succeed."""
-    answer = await client.post("/v1/encode", json=asked)
-    assert answer.status_code == 200, answer.text
-    first: dict[str, Any] = answer.json()["data"][0]
-    return first
+    return (await posted(client, "/v1/encode", asked))["data"][0]
 
 
 @pytest.mark.parametrize("name", ["query", "document", "passage", None])

@@ -9,7 +9,6 @@ import httpx
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
-from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 from openai import NotFoundError, OpenAI
 from tritonclient.http import InferenceServerClient, InferInput
 
@@ -57,6 +56,9 @@ def by_huggingface_header(address: Address, size: int) -> Any:
 
 def by_llama_index(address: Address, size: int) -> Any:
     """By the prefix."""
+    # it takes seconds to import, and one process of the tests runs this
+    from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
+
     client = TextEmbeddingsInference(
         model_name=EMBEDDER, base_url=f"{address.url}/{EMBEDDER}", timeout=PATIENCE_SECONDS
     )

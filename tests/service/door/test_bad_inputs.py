@@ -77,7 +77,7 @@ async def test_there_are_enough_of_them_and_no_two_have_one_name(
     of_requests = {name for name, kind in REFUSALS.items() if kind.status < 429}
     elsewhere = {"unauthorized", "model_forbidden", "bad_host"}  # by setting
     elsewhere |= {"request_timeout"}  # by silence
-    # tests/service/api/native/test_attention.py, tests/service/api/test_prompts.py
+    # tests/service/questions/encode/test_attention.py, tests/service/api/test_prompts.py
     others = {"specials_unknown", "prompt_without_text"}
     others |= {"similarity_not_explainable"}  # by the checkpoint: questions/test_similarity.py
     assert of_requests - codes == elsewhere | others

@@ -17,7 +17,7 @@ from service.door import handlers
 from service.pipeline.replica import Replica
 from service.shapes.answer import SAFETENSORS
 from service.tables.refusals import REFUSALS
-from tests.conftest import Connected
+from tests.conftest import Connected, posted
 from tests.replica_internals import slow_down
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -28,10 +28,7 @@ DOG = "A dog ate the food because it was hungry"
 
 async def encode(client: httpx.AsyncClient, body: Any, **more: Any) -> dict[str, Any]:
     """A request that must succeed."""
-    answer = await client.post("/v1/encode", json=body, **more)
-    assert answer.status_code == 200, answer.text
-    decoded: dict[str, Any] = answer.json()
-    return decoded
+    return await posted(client, "/v1/encode", body, **more)
 
 
 async def test_base64_holds_the_numbers_of_json_exactly(client: httpx.AsyncClient) -> None:

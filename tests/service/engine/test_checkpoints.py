@@ -21,7 +21,8 @@ from service.commands.terminal import Failed, Unusable
 from service.files.weights import BUNDLED_MODEL, locate_model
 from service.preflight.model import open_checkpoint
 from service.tables.settings import Settings
-from tests.service.conftest import Served
+from tests.conftest import posted
+from tests.service.conftest import Serving
 from tests.task_heads import checkpoint
 
 TEXT = "A dog ate the food because it was hungry"
@@ -52,10 +53,7 @@ def bert(folder: Path, tokenizer: PreTrainedTokenizerBase, **choices: Any) -> Be
 
 async def encode(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     """What is answered of the one input."""
-    answer = await http.post("/v1/encode", json={"inputs": [TEXT], **body})
-    assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()["data"][0]
-    return told
+    return (await posted(http, "/v1/encode", {"inputs": [TEXT], **body}))["data"][0]
 
 
 # `make prove` tries names of other forms
@@ -64,14 +62,14 @@ async def encode(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     ["gelu_new", *(pytest.param(name, marks=pytest.mark.prove) for name in ("relu", "swish"))],
 )
 async def test_an_activation_of_transformers_is_served_exactly(
-    served: Served, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, name: str
+    serving: Serving, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, name: str
 ) -> None:
     """All hidden states, as transformers has them."""
     model = bert(tmp_path, tokenizer, hidden_act=name)
     with torch.inference_mode():
         theirs = model(**tokenizer(TEXT, return_tensors="pt"), output_hidden_states=True)
 
-    async with served(tmp_path) as http:
+    async with serving(tmp_path) as http:
         told = await encode(http, layers=[0, 1, 2])
 
     for layer, state in enumerate(theirs.hidden_states):
@@ -104,7 +102,7 @@ CLS = {**POOLED, "pooling_mode_mean_tokens": False, "pooling_mode_cls_token": Tr
 
 
 async def test_services_of_one_encoder_with_other_poolings_have_other_weights(
-    served: Served, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+    serving: Serving, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     """They start, their vectors differ, and a bulk job of the one does not go on with the other."""
     cls = sentences(tmp_path / "cls", tokenizer, "Normalize")
@@ -115,11 +113,11 @@ async def test_services_of_one_encoder_with_other_poolings_have_other_weights(
     lines = TextFile.of(path, "jsonl", None)
     path.write_text(f'"{TEXT}"\n"{TEXT * 99}"\n')  # the second is too long: it stops there
 
-    async with served(cls, served_model_name="one", max_sequences=1) as http:
+    async with serving(cls, served_model_name="one", max_sequences=1) as http:
         first, by_cls = (await info(http))["weights"], await encode(http, layers=[2])
         with pytest.raises(Failed, match="line 2: .* the work so far is kept"):
             await asyncio.to_thread(encode_file, str(http.base_url), None, lines, out, "refuse")
-    async with served(mean, served_model_name="one") as http:
+    async with serving(mean, served_model_name="one") as http:
         second, by_mean = (await info(http))["weights"], await encode(http, layers=[2])
         with pytest.raises(Unusable, match=f"weights was {first} and is {second}"):
             await asyncio.to_thread(encode_file, str(http.base_url), None, lines, out, "right")
@@ -132,13 +130,13 @@ async def test_services_of_one_encoder_with_other_poolings_have_other_weights(
 
 
 async def test_a_tokenizer_beyond_the_table_stops_the_start_in_a_line(
-    served: Served, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+    serving: Serving, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     """Before a text could reach it."""
     bert(tmp_path, tokenizer, vocab_size=len(tokenizer) - 3)
 
     with pytest.raises(CheckpointError) as refused:
-        async with served(tmp_path):
+        async with serving(tmp_path):
             raise AssertionError("it serves")
 
     said = "tokenizer.json reaches id 30521, and the embedding table has 30519 rows"
@@ -146,7 +144,7 @@ async def test_a_tokenizer_beyond_the_table_stops_the_start_in_a_line(
 
 
 async def test_a_text_is_lower_cased_where_the_checkpoint_says_so(
-    served: Served, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+    serving: Serving, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     """Tokens in lower case, offsets in the text as it came."""
     folder = sentences(tmp_path, tokenizer)
@@ -159,7 +157,7 @@ async def test_a_text_is_lower_cased_where_the_checkpoint_says_so(
     config |= {"do_lower_case": False, "strip_accents": True}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
-    async with served(folder) as http:
+    async with serving(folder) as http:
         told = await encode(http, inputs=["\u0130 DOG Ate"], attention={"form": "stats"})
         lower = await encode(http, inputs=["\u0130 dog ate".lower()])
 
@@ -169,7 +167,7 @@ async def test_a_text_is_lower_cased_where_the_checkpoint_says_so(
 
 
 async def test_who_says_how_vectors_are_pooled_is_told(
-    served: Served,
+    serving: Serving,
     tokenizer: PreTrainedTokenizerBase,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -177,7 +175,7 @@ async def test_who_says_how_vectors_are_pooled_is_told(
     """A plain checkpoint says none: GET /info reports that, and so does a warning at the start."""
     bert(tmp_path, tokenizer)
 
-    async with served(tmp_path) as http:
+    async with serving(tmp_path) as http:
         told = await info(http)
 
     names = ("pooling", "normalize", "pooling_from")
@@ -187,12 +185,12 @@ async def test_who_says_how_vectors_are_pooled_is_told(
 
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForMaskedLM"])
 async def test_who_is_not_asked_for_vectors_is_not_warned_about_them(
-    served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture, head: str
+    serving: Serving, tmp_path: Path, caplog: pytest.LogCaptureFixture, head: str
 ) -> None:
     """A classifier, a reranker or a sparse encoder is for its head's answers."""
     checkpoint(tmp_path, head)
 
-    async with served(tmp_path) as http:
+    async with serving(tmp_path) as http:
         told = await info(http)
 
     assert told["pooling_from"] == "default" and len(told["tasks"]) > 1
@@ -200,7 +198,7 @@ async def test_who_is_not_asked_for_vectors_is_not_warned_about_them(
 
 
 async def test_a_wrong_class_of_tokenizer_is_warned_of_and_changes_no_answer(
-    served: Served,
+    serving: Serving,
     tokenizer: PreTrainedTokenizerBase,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -211,7 +209,7 @@ async def test_a_wrong_class_of_tokenizer_is_warned_of_and_changes_no_answer(
     for said in ({}, {"tokenizer_class": "RobertaTokenizer"}):
         assert "tokenizer.json is read as it is" not in caplog.text
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
-        async with served(tmp_path) as http:
+        async with serving(tmp_path) as http:
             told.append(await encode(http))
 
     assert told[0]["pooled"] == told[1]["pooled"]

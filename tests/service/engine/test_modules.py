@@ -20,6 +20,7 @@ from torch import nn
 
 from service.pipeline.replica import Replica
 from service.tables.settings import Settings
+from tests.conftest import posted
 from tests.sparse_router import routed
 from tests.task_heads import SIZES, checkpoint
 
@@ -52,9 +53,7 @@ async def serve(
 
 async def post(client: httpx.AsyncClient, path: str, status: int = 200, **body: Any) -> Any:
     """An answer of this status."""
-    answer = await client.post(path, json=body)
-    assert answer.status_code == status, answer.text
-    return answer.json()
+    return await posted(client, path, body, status=status)
 
 
 async def test_a_cross_encoder_of_layers_ranks_as_the_library(serve: Serve, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ import pytest
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import AutoTokenizer
 
-from tests.service.conftest import Served
+from tests.conftest import posted
+from tests.service.conftest import Serving
 from tests.task_heads import checkpoint
 
 QUERY = "Why is the Dog here?"
@@ -34,9 +35,7 @@ def change(path: Path, **values: Any) -> None:
 
 async def ask(http: httpx.AsyncClient, path: str, **body: Any) -> Any:
     """An answer that must come."""
-    answer = await http.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return await posted(http, path, body)
 
 
 SAID: dict[str, dict[str, Any]] = {
@@ -49,7 +48,7 @@ SAID: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("said", SAID.values(), ids=SAID)
 async def test_pairs_are_ranked_as_cross_encoder_reads_them(
-    served: Served, tmp_path: Path, said: dict[str, Any]
+    serving: Serving, tmp_path: Path, said: dict[str, Any]
 ) -> None:
     """Where a request leaves the side of a cut open, it is the checkpoint's."""
     checkpoint(tmp_path, "ForSequenceClassification", num_labels=1)
@@ -58,7 +57,7 @@ async def test_pairs_are_ranked_as_cross_encoder_reads_them(
     made.save(str(tmp_path / "tokenizer.json"))
     theirs = CrossEncoder(str(tmp_path), device="cpu").predict([(QUERY, text) for text in TEXTS])
 
-    async with served(tmp_path) as http:
+    async with serving(tmp_path) as http:
         told = await ask(http, "/v1/rerank", query=QUERY, documents=TEXTS)
         tei = await ask(http, "/rerank", query=QUERY, texts=TEXTS)
         right = await ask(
@@ -77,13 +76,13 @@ async def test_pairs_are_ranked_as_cross_encoder_reads_them(
 
 
 async def test_arguments_of_sentence_transformers_are_followed(
-    served: Served, tmp_path: Path
+    serving: Serving, tmp_path: Path
 ) -> None:
     """tokenizer_args over tokenizer_config.json, and config_args over config.json."""
     base, folder = tmp_path / "base", tmp_path / "saved"
     checkpoint(base, "Model")
     SentenceTransformer(str(base), device="cpu").save_pretrained(str(folder))
-    plain = await vectors(served, folder)
+    plain = await vectors(serving, folder)
     change(
         folder / "sentence_bert_config.json",
         tokenizer_args={"do_lower_case": False, "strip_accents": False, "model_max_length": 11}
@@ -95,21 +94,21 @@ async def test_arguments_of_sentence_transformers_are_followed(
     theirs = peer.encode(TEXTS)
     peer.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))  # with what is said
 
-    ours = await vectors(served, folder)
+    ours = await vectors(serving, folder)
 
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=CLOSE)
     assert np.abs(plain - theirs).max() > 0.01
 
 
-async def vectors(served: Served, folder: Path) -> Any:
+async def vectors(serving: Serving, folder: Path) -> Any:
     """What TEI's route makes of the texts, and cuts where the checkpoint says."""
-    async with served(folder) as http:
+    async with serving(folder) as http:
         return np.array(await ask(http, "/embed", inputs=TEXTS, normalize=False))
 
 
 MANY_TEXTS = """
 import os
-from service import cores
+from service.tables import cores
 cores.count_cores = lambda: 64
 import service.engine
 from model.loading.files import TOKENIZER

@@ -35,6 +35,7 @@ from service.shapes.price import MOST_ARRAYS, Layout
 from service.shapes.step import Step
 from service.shapes.work import Outputs, Result, Work
 from service.tables.settings import JSON_FACTOR
+from tests.conftest import posted
 from tests.replica_internals import believe, slow_down
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -62,10 +63,7 @@ def cost(config: EncoderConfig, tokens: int, entered: int | None = None) -> floa
 
 async def priced(client: httpx.AsyncClient, asked: Any, **headers: str) -> dict[str, Any]:
     """What a dry run tells of a request."""
-    answer = await client.post("/v1/encode?dry_run=true", json=asked, headers=headers)
-    assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    return await posted(client, "/v1/encode?dry_run=true", asked, headers=headers)
 
 
 @pytest.fixture

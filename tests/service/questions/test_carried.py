@@ -19,7 +19,7 @@ from service.pipeline.find.resolver import Resolver
 from service.pipeline.replica import Replica
 from service.questions import carried
 from service.shapes.work import Outputs, Work
-from tests.conftest import application, connected
+from tests.conftest import application, connected, posted
 from tests.replica_internals import pooled_by
 from tests.service.api.exact_arrays import array
 
@@ -35,10 +35,7 @@ CLOSE = 1e-5  # of a score and the sum of its shares
 async def ask(client: httpx.AsyncClient, left: Any, *right: Any, **fields: Any) -> dict[str, Any]:
     """What POST /v1/similarity answers by input."""
     body = {"left": left, "right": right, "by": "input", **fields}
-    answer = await client.post("/v1/similarity", json=body)
-    assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    return await posted(client, "/v1/similarity", body)
 
 
 @pytest.mark.parametrize("level", ["token", "word"])

@@ -22,7 +22,7 @@ from service.questions import carried
 from service.questions.similarity import NOT_BY_HEAD, heads
 from service.questions.similarity.heads import HeadShares
 from service.shapes.work import Outputs, Result, Work, cosine
-from tests.conftest import application, connected
+from tests.conftest import application, connected, posted
 from tests.model.lessons.test_explain import drawn
 from tests.model.test_similarity import dense
 from tests.replica_internals import pooled_by
@@ -40,10 +40,7 @@ CLOSE = 1e-5  # of a score and the sum of its shares
 async def ask(client: httpx.AsyncClient, left: Any, *right: Any, **fields: Any) -> list[Any]:
     """What POST /v1/similarity answers by head, of each text on the right."""
     body = {"left": left, "right": right, "by": "head", **fields}
-    answer = await client.post("/v1/similarity", json=body)
-    assert answer.status_code == 200, answer.text
-    told: list[Any] = answer.json()["right"]
-    return told
+    return (await posted(client, "/v1/similarity", body))["right"]
 
 
 def sums(told: Any) -> list[float]:

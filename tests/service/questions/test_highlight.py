@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from service.files.weights import BUNDLED_MODEL, locate_model
 from service.questions.highlight import evidence
 from service.questions.highlight.passage import DRAWS, Passage
+from tests.conftest import posted
 from tests.late_interaction import pylate
 from tests.served_model import Listen, Outer, Served, serve
 from tests.task_heads import checkpoint, embedder
@@ -36,9 +37,7 @@ UNITS = ("sentence", "word", "token")
 async def ask(http: httpx.AsyncClient, *documents: Any, status: int = 200, **body: Any) -> Any:
     """What POST /v1/highlight answers."""
     asked = {"query": QUERY, "documents": documents, **body}
-    answer = await http.post("/v1/highlight", json=asked)
-    assert answer.status_code == status, answer.text
-    return answer.json()
+    return await posted(http, "/v1/highlight", asked, status=status)
 
 
 async def one(http: httpx.AsyncClient, text: str = TEXT, **body: Any) -> Any:

@@ -17,6 +17,7 @@ from model.pooling import Pooling
 from service.pipeline.find.resolver import Resolver
 from service.questions.similarity.occlusion import occlude_works
 from service.shapes.work import Outputs, Work
+from tests.conftest import posted
 
 DOG, CAT = "A dog ate the food because it was hungry", "Unbelievable headlights"
 IDS = [101, 2035, 2003, 102]
@@ -30,9 +31,7 @@ asynchronous = pytest.mark.asyncio(loop_scope="session")
 async def ask(client: httpx.AsyncClient, *right: Any, status: int = 200, **fields: Any) -> Any:
     """What POST /v1/similarity answers."""
     body = {"left": DOG, "right": right, "form": "occlusion", **fields}
-    answer = await client.post("/v1/similarity", json=body)
-    assert answer.status_code == status, answer.text
-    return answer.json()
+    return await posted(client, "/v1/similarity", body, status=status)
 
 
 async def score(client: httpx.AsyncClient, left: Any, right: Any, **fields: Any) -> float:

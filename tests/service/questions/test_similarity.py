@@ -18,7 +18,7 @@ from service.questions.similarity import ComparisonRequest, question
 from service.shapes.answer import PIECE_BYTES, AnswerItem, Encoded
 from service.shapes.call import ModelFacts
 from service.shapes.record import Record
-from tests.conftest import application, connected, post_of
+from tests.conftest import application, connected, post_of, posted
 from tests.replica_internals import pooled_by
 from tests.service.api.exact_arrays import Array, array
 
@@ -34,10 +34,7 @@ FILE = "application/vnd.safetensors"
 async def ask(client: httpx.AsyncClient, left: Any, *right: Any, **fields: Any) -> dict[str, Any]:
     """What POST /v1/similarity answers."""
     body = {"left": left, "right": right, **fields}
-    answer = await client.post("/v1/similarity", json=body)
-    assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    return await posted(client, "/v1/similarity", body)
 
 
 async def encoded(client: httpx.AsyncClient, *inputs: Any, **fields: Any) -> list[dict[str, Any]]:

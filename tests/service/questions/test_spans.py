@@ -12,7 +12,7 @@ from service.pipeline.find.heads import locate_spans
 from service.pipeline.replica import Replica
 from service.shapes.side import PLACE_INPUTS
 from service.shapes.spans import MOST_SPANS
-from tests.conftest import application, connected
+from tests.conftest import application, connected, posted
 from tests.service.api.exact_arrays import Array, array
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -25,10 +25,7 @@ FILE = "application/vnd.safetensors"
 async def ask(client: httpx.AsyncClient, *inputs: Any, **fields: Any) -> list[dict[str, Any]]:
     """What POST /v1/encode answers to each input."""
     body = {"inputs": inputs, "encoding": "base64", **fields}
-    answer = await client.post("/v1/encode", json=body)
-    assert answer.status_code == 200, answer.text
-    told: list[dict[str, Any]] = answer.json()["data"]
-    return told
+    return (await posted(client, "/v1/encode", body))["data"]
 
 
 def pooled(told: dict[str, Any]) -> Array:

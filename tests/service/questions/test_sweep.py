@@ -19,7 +19,7 @@ from service.pipeline.cost import make_cost_counter
 from service.pipeline.replica import Replica
 from service.shapes.work import Outputs, Work
 from service.tables.settings import JSON_FACTOR, Settings
-from tests.conftest import application, connected
+from tests.conftest import application, connected, posted
 from tests.replica_internals import believe
 from tests.task_heads import checkpoint
 
@@ -38,10 +38,7 @@ def gate(layer: int, head: int, scale: float = 0.0) -> dict[str, Any]:
 
 async def ask(client: httpx.AsyncClient, *inputs: Any, **fields: Any) -> list[dict[str, Any]]:
     """What POST /v1/encode answers to each input."""
-    answer = await client.post("/v1/encode", json={"inputs": inputs, **fields})
-    assert answer.status_code == 200, answer.text
-    told: list[dict[str, Any]] = answer.json()["data"]
-    return told
+    return (await posted(client, "/v1/encode", {"inputs": inputs, **fields}))["data"]
 
 
 async def vector(client: httpx.AsyncClient, given: Any, **fields: Any) -> Array:
@@ -52,10 +49,7 @@ async def vector(client: httpx.AsyncClient, given: Any, **fields: Any) -> Array:
 
 async def compare(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     """What POST /v1/similarity answers."""
-    answer = await client.post("/v1/similarity", json=body)
-    assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    return await posted(client, "/v1/similarity", body)
 
 
 async def refused(client: httpx.AsyncClient, path: str, **body: Any) -> tuple[str, list[Any], str]:

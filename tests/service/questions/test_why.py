@@ -19,6 +19,7 @@ from model.probes.why import explain_scores
 from service.pipeline.replica import Replica
 from service.questions.carried import CARRYING_TAKES
 from service.questions.encode.question import NOT_WITH_WHY
+from tests.conftest import posted
 from tests.service.api.exact_arrays import array
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -40,10 +41,7 @@ CLOSE = 1e-4  # of logits of some units
 async def encode(client: httpx.AsyncClient, *inputs: Any, **more: Any) -> list[dict[str, Any]]:
     """The items of POST /v1/encode."""
     body = {"inputs": inputs, "pooled": False, **more}
-    answer = await client.post("/v1/encode", json=body)
-    assert answer.status_code == 200, answer.text
-    items: list[dict[str, Any]] = answer.json()["data"]
-    return items
+    return (await posted(client, "/v1/encode", body))["data"]
 
 
 def rows_of(head: dict[str, Any]) -> np.ndarray[Any, Any]:

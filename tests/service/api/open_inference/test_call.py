@@ -24,7 +24,7 @@ from service.shapes.answer import OCTETS
 from service.shapes.call import ModelFacts
 from service.shapes.record import Record
 from service.tables.refusals import refusal_of
-from tests.conftest import post_of
+from tests.conftest import post_of, posted
 from tests.space_fields import (
     A_TEXT,
     GIVEN,
@@ -132,10 +132,7 @@ def padded() -> tuple[Array, Array]:
 
 async def native(client: httpx.AsyncClient, **asked: Any) -> list[dict[str, Any]]:
     """The same of our own wire, arrays by name."""
-    answer = await client.post("/v1/encode", json={"encoding": "base64", **asked})
-    assert answer.status_code == 200, answer.text
-    data: list[dict[str, Any]] = answer.json()["data"]
-    return data
+    return (await posted(client, "/v1/encode", {"encoding": "base64", **asked}))["data"]
 
 
 def decoded(told: dict[str, Any]) -> Array:

@@ -1,4 +1,4 @@
-"""The tokenizer by itself; what it answers: tests/service/api/tei/test_call.py."""
+"""The tokenizer by itself; what it answers: tests/service/api/test_tei.py."""
 
 import asyncio
 import threading

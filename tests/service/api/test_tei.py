@@ -13,6 +13,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from service.pipeline.find.resolver import Resolver
 from service.pipeline.replica import Replica
+from tests.conftest import posted
 from tests.replica_internals import bound
 from tests.service.api.exact_arrays import Array, pooled
 from tests.space_fields import GIVEN, LONG_TEXT, Fields, Spaces, changes_space, keeps_bits
@@ -67,9 +68,7 @@ def cosine(one: Array, other: Array) -> float:
 
 async def post(http: httpx.AsyncClient, path: str, **asked: Any) -> Any:
     """A request that must succeed."""
-    answer = await http.post(path, json=asked)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return await posted(http, path, asked)
 
 
 async def asked(ask: Callable[[], Any]) -> Array:

@@ -17,6 +17,7 @@ from transformers import AutoTokenizer
 from service.pipeline.replica import Replica
 from service.tables.memory import Hold
 from service.tables.settings import Settings
+from tests.conftest import posted
 from tests.task_heads import LONG, MOST, checkpoint, long_reranker
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -40,9 +41,7 @@ class Ranker:
 
     async def post(self, path: str, **body: Any) -> Any:
         """An answer that must come."""
-        answer = await self.http.post(path, json=body)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        return await posted(self.http, path, body)
 
     async def scores(self, path: str, documents: list[str], **body: Any) -> list[float]:
         """The documents' scores, in their own order."""

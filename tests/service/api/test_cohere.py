@@ -16,6 +16,7 @@ from service.pipeline.replica import Replica
 from service.pipeline.write.task_answers import short_numbers
 from service.shapes.call import ModelFacts
 from service.shapes.price import Price
+from tests.conftest import posted
 from tests.space_fields import (
     GIVEN,
     LONG_TEXT,
@@ -55,10 +56,7 @@ LONG = "well " * 300
 async def embed(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     """An answer that must come."""
     asked = {"model": NAME, "input_type": "search_document", "texts": TEXTS, **body}
-    answer = await http.post("/v2/embed", json=asked)
-    assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    return await posted(http, "/v2/embed", asked)
 
 
 async def test_every_kind_is_made_of_one_pass(client: httpx.AsyncClient) -> None:

@@ -25,6 +25,7 @@ from service.pipeline.replica import Replica
 from service.shapes.answer import SAFETENSORS
 from service.shapes.work import Result, Work
 from service.tables.settings import Settings
+from tests.conftest import posted
 from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -72,10 +73,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 async def encode(client: httpx.AsyncClient, asked: dict[str, Any]) -> dict[str, Any]:
     """The JSON of a request that must succeed."""
-    answer = await client.post("/v1/encode", json=asked)
-    assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    return await posted(client, "/v1/encode", asked)
 
 
 async def attention(client: httpx.AsyncClient, text: str, **asked: Any) -> dict[str, Any]:
