@@ -3,7 +3,6 @@
 import asyncio
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -137,15 +136,14 @@ class Admission:
 
     Its methods, in a request's order, and what they refuse it for:
 
-    foresee         before it is read, by an estimate: no time, or no room in the queue
-    reading         while it is read, if that takes long: too many characters wait already
-    hold            once it is read, by its price: the answer is too large, or no memory
-    run             by its works: no time, or no room in the queue
-    check           the last two, for a dry run
+    reserve         from here on it holds what it is given, until it ends
+    foresee         before it is read, by an estimate: no time, or no room in the queue or in memory
+    admit           once it is read and planned: too large an answer, no memory, no room, no time
+    run             the same, and its works are run: no time
 
-    Admission counts, per request, the memory until it ends, its tokens while it is read, and works
-    that follow from others until the last of them runs. The batcher and the workers below count
-    what waits for them.
+    Admission counts, per request, the memory until it ends, and works that are still to come to
+    the queue: of what is being read as an estimate, then of steps that follow. The batcher and the
+    workers below count what waits for them.
 
     Args:
         dtype: number format of the model, as a refusal names it.
@@ -163,56 +161,57 @@ class Admission:
         self._settings = settings
         self.texts = Worker(MOST_CHARACTERS)
         self.sums, self.lessons = Worker(math.inf), Worker()  # requests of sums were admitted
-        self._being_read = Counter[str]()  # tokens that are being read, by API key
-        # of each request that runs: its API key, and tokens and cost of the works that follow
-        self._following = list[tuple[str, int, float]]()
+        # by a request that is read or runs: tokens and cost of its works that are to come, and
+        # whether they are being read
+        self._coming = dict[Record, tuple[int, float, bool]]()
 
-    def foresee(self, tokens: int, deadline: float, record: Record, *, queued: bool) -> None:
+    @contextmanager
+    def reserve(self, record: Record) -> Iterator[None]:
+        """Hold what a request is given until it has run.
+
+        Otherwise all requests that arrive meanwhile would be admitted to the room left for one.
+        """
+        try:
+            yield
+        finally:
+            self._coming.pop(record, None)
+
+    def foresee(
+        self, tokens: int, deadline: float, record: Record, *, queued: bool, held: int = 0
+    ) -> None:
         """Refuse a request before it is read, if it would most likely not be admitted afterwards.
 
-        While no other request waits, none is refused here: a lone request may be long.
+        While no other request waits, none is refused here: a lone request may be long. Of one whose
+        texts wait to be tokenized, the tokens count from now on.
 
         Args:
             tokens: about how many the request has.
             deadline: when its answer must be ready, on time.monotonic's clock.
             queued: whether its texts wait to be tokenized, behind those of other requests that
                 count as ahead of it. Texts that are read at once wait for none.
+            held: then, bytes of memory of its inputs, which replace those of its body.
 
         Raises:
-            Refused: others wait, and there is no time or no room for this one.
+            Refused: others wait, and there is no time or no room for this one, or no memory.
         """
-        ahead = self._being_read[record.key] if queued else 0
-        is_followed = any(more for _, more, _ in self._following)
-        if not (ahead or is_followed or self._batcher.waiting_requests):
-            return
-        tokens, cost = self._with_following(tokens + ahead, tokens + ahead, record.key)
-        self._batcher.check_admission(tokens, cost, deadline, record.key)
+        ahead, cost_ahead = self._sum_coming(record.key, read=queued)
+        if ahead or self._batcher.waiting_requests:
+            self._batcher.check_admission(tokens + ahead, tokens + cost_ahead, deadline, record.key)
+        if queued:
+            record.reserve(bodies=held)
+            self._coming[record] = tokens, tokens, True
 
-    @contextmanager
-    def reading(
-        self, tokens: int, queued: bool, held: int, deadline: float, record: Record
-    ) -> Iterator[None]:
-        """Call `foresee`, then count a request's tokens while its long texts are tokenized.
-
-        Otherwise all requests that arrive meanwhile would be admitted to the room left for one.
+    def _sum_coming(self, key: str, *, read: bool) -> tuple[int, float]:
+        """Return the tokens and cost of a key's works that are to come.
 
         Args:
-            tokens, queued, deadline: as `foresee` takes them.
-            held: bytes of memory of its inputs, which replace those of its body.
-
-        Raises:
-            Refused: as `foresee`, or there is no memory for the inputs.
+            read: whether those that are being read count, too.
         """
-        self.foresee(tokens, deadline, record, queued=queued)
-        if not queued:
-            yield
-            return
-        self._being_read[record.key] += tokens
-        try:
-            record.reserve(bodies=held)
-            yield
-        finally:
-            self._being_read[record.key] -= tokens
+        tokens, cost = 0, 0.0
+        for record, (more_tokens, more_cost, is_read) in self._coming.items():
+            if record.key == key and (read or not is_read):
+                tokens, cost = tokens + more_tokens, cost + more_cost
+        return tokens, cost
 
     def hold(self, price: AnswerMemory, record: Record, inputs: int | None = None) -> None:
         """Reserve the memory that an answer takes until its request ends.
@@ -229,10 +228,50 @@ class Admission:
         held = {} if inputs is None else {"bodies": inputs}
         record.reserve(arrays=price.made, answers=price.written, **held)
 
-    async def check(self, step: Step, price: AnswerMemory, deadline: float, record: Record) -> None:
-        """Refuse what `run` would refuse now, without running it."""
-        self.hold(price, record)
-        self._check_works(step, record.tokens, await self._step_costs(step), deadline, record)
+    async def admit(
+        self,
+        step: Step,
+        deadline: float,
+        record: Record,
+        price: AnswerMemory | None = None,
+        inputs: int | None = None,
+    ) -> tuple[int, list[float]]:
+        """Reserve the memory that an answer takes, and refuse works for which there is no room now.
+
+        A request that is late because others wait may be sent again; one that is late by itself
+        always would be, and gets deadline_unreachable. That is judged by all the time it was
+        given, at the best speed, so that neither a slow moment of this machine nor the time that
+        reading took matters. How many sequences would fit is told at the recent speed.
+
+        Args:
+            step, deadline, record, price, inputs: as `run` takes them.
+
+        Returns:
+            The tokens of all works, and the cost of each of the step, then of each kind of work
+            that may follow.
+
+        Raises:
+            Refused: the answer is too large, or there is no memory, room or time for it.
+        """
+        if price is not None:
+            self.hold(price, record, inputs)
+        self._coming.pop(record, None)  # it has been read
+        await give_turn(len(step.works) + len(step.follow))
+        costs, tokens = await self._step_costs(step), step.tokens
+        await give_turn(len(costs))
+        cost, given = sum(costs), deadline - record.start
+        needed = self._batcher.fewest_seconds(cost)
+        if needed >= given:
+            share = SURE_SHARE * max(given, 0.0) * self._batcher.speed / max(cost, 1.0)
+            raise Refused(
+                "deadline_unreachable",
+                estimate_ms=math.ceil(needed * 1000),
+                deadline_ms=math.floor(given * 1000),
+                sequences=int(share * (record.inputs or len(step.works))),
+            )
+        ahead, cost_ahead = self._sum_coming(record.key, read=False)
+        self._batcher.check_admission(tokens + ahead, cost + cost_ahead, deadline, record.key)
+        return tokens, costs
 
     async def run(
         self,
@@ -258,16 +297,10 @@ class Admission:
         Raises:
             Refused: the works are not admitted, not done in time, or their numbers not finite.
         """
-        if price is not None:
-            self.hold(price, record, inputs)
         record.batch_start, start = 0.0, time.monotonic()
-        await give_turn(len(step.works) + len(step.follow))
-        costs = await self._step_costs(step)
-        tokens = step.tokens
-        await give_turn(len(costs))
         try:
-            self._check_works(step, tokens, costs, deadline, record)
-            timing = await self._run_steps(step, tokens, costs, deadline, record.key)
+            tokens, costs = await self.admit(step, deadline, record, price, inputs)
+            timing = await self._run_steps(step, tokens, costs, deadline, record)
         except asyncio.CancelledError:
             self._metrics.cancelled.add("forward" if record.batch_start else "queue")
             raise
@@ -284,32 +317,26 @@ class Admission:
         """Run works of the service itself and return their results; raise as `run` does."""
         record = Record("own")
         own = [replace(work, record=record) for work in works]
-        await self.run(Step(own), deadline, record)
+        with self.reserve(record):
+            await self.run(Step(own), deadline, record)
         return [work.result for work in own]
 
     async def _run_steps(
-        self, step: Step, tokens: int, costs: Sequence[float], deadline: float, key: str
+        self, step: Step, tokens: int, costs: Sequence[float], deadline: float, record: Record
     ) -> Timing:
-        """Run one step after the other, and count the works that follow while one runs.
-
-        Otherwise all requests that arrive meanwhile would be admitted to the time left for one.
+        """Run one step after the other; what follows stays reserved while one runs.
 
         Args:
-            tokens: of all works of all steps.
-            costs: as `_step_costs` returns them.
+            tokens, costs: as `admit` returns them.
         """
         cost, queued, computed = sum(costs), 0.0, 0.0
         costs = costs[: len(step.works)]
         while True:
-            following = key, 0, 0.0
             if step.then:
                 tokens, cost = tokens - sum(map(len, step.works)), cost - sum(costs)
-                following = key, max(tokens, 0), max(cost, 0.0)
-            self._following.append(following)
-            try:
-                results, timing = await self._batcher.submit(step.works, deadline, key, costs)
-            finally:
-                self._following.remove(following)
+                self._coming[record] = max(tokens, 0), max(cost, 0.0), False
+            results, timing = await self._batcher.submit(step.works, deadline, record.key, costs)
+            self._coming.pop(record, None)
             for work, result in zip(step.works, results, strict=True):
                 work.result = result
             queued, computed = queued + timing.queued, computed + timing.computed
@@ -333,33 +360,3 @@ class Admission:
         async for piece in pieces_in_turns(works):
             costs += self._batcher.costs(piece)
         return costs
-
-    def _check_works(
-        self, step: Step, tokens: int, costs: Sequence[float], deadline: float, record: Record
-    ) -> None:
-        """Refuse a step's works of these tokens and costs if they would not be admitted now.
-
-        A request that is late because others wait may be sent again; one that is late by itself
-        always would be, and gets deadline_unreachable. That is judged by all the time it was
-        given, at the best speed, so that neither a slow moment of this machine nor the time that
-        reading took matters. How many sequences would fit is told at the recent speed.
-        """
-        cost, given = sum(costs), deadline - record.start
-        needed = self._batcher.fewest_seconds(cost)
-        if needed >= given:
-            share = SURE_SHARE * max(given, 0.0) * self._batcher.speed / max(cost, 1.0)
-            raise Refused(
-                "deadline_unreachable",
-                estimate_ms=math.ceil(needed * 1000),
-                deadline_ms=math.floor(given * 1000),
-                sequences=int(share * (record.inputs or len(step.works))),
-            )
-        tokens, cost = self._with_following(tokens, cost, record.key)
-        self._batcher.check_admission(tokens, cost, deadline, record.key)
-
-    def _with_following(self, tokens: int, cost: float, key: str) -> tuple[int, float]:
-        """Return both with those of a key's admitted works that follow running ones added."""
-        for owner, more_tokens, more_cost in self._following:
-            if owner == key:
-                tokens, cost = tokens + more_tokens, cost + more_cost
-        return tokens, cost

@@ -133,10 +133,11 @@ class Gateway:
         queued = is_long(characters, len(resolved.texts))
         await give_turn(len(resolved.texts))
         unread_bytes = estimate_held(resolved.texts) if queued else 0
-        with self._admission.reading(tokens, queued, unread_bytes, deadline, record):
+        admission, sides = self._admission, resolved.question.sides
+        with admission.reserve(record):
+            admission.foresee(tokens, deadline, record, queued=queued, held=unread_bytes)
             works, tokens, plan, held = await self._prepare(resolved)
-        sides = resolved.question.sides
-        timing = await self._admission.run(plan.step, deadline, record, plan.price, inputs=held)
+            timing = await admission.run(plan.step, deadline, record, plan.price, inputs=held)
         await give_turn(len(works))
         items = await plan.make_items()
         preamble = self._identities[sides[-1].adapter].preamble(ask.number_format)
@@ -170,7 +171,7 @@ class Gateway:
         }
         await give_turn(record.sequences)
         try:
-            await self._admission.check(step, price, deadline, record)
+            await self._admission.admit(step, deadline, record, price)
         except Refused as refused:
             seconds = refused.retry_after
             return {**cost, "admitted": False, "code": refused.code, "retry_after_s": seconds}

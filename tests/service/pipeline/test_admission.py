@@ -104,20 +104,26 @@ async def test_what_is_read_already_counts_for_what_comes_behind_it() -> None:
     entrance, read = admission(asyncio.Event()), asyncio.Event()
     record, other = Record("r", key="a"), Record("r", key="b")
 
+    def foresee(tokens: int, record: Record, *, queued: bool) -> None:
+        with entrance.reserve(record):
+            entrance.foresee(tokens, 1.0, record, queued=queued)
+
     async def wait() -> None:
-        with entrance.reading(601, True, 0, 1e9, Record("r", key="a")):
+        reader = Record("r", key="a")
+        with entrance.reserve(reader):
+            entrance.foresee(601, 1e9, reader, queued=True)
             await read.wait()
 
     reading = asyncio.create_task(wait())
     await asyncio.sleep(0)
 
-    entrance.foresee(398, 1.0, record, queued=True)
-    entrance.foresee(5000, 1.0, record, queued=False)  # what is read at once waits for none
-    entrance.foresee(5000, 1.0, other, queued=True)
+    foresee(398, record, queued=True)
+    foresee(5000, record, queued=False)  # what is read at once waits for none
+    foresee(5000, other, queued=True)
     with pytest.raises(Refused, match="overloaded") as late:
-        entrance.foresee(401, 1.0, record, queued=True)
+        foresee(401, record, queued=True)
     reading.cancel()
     await asyncio.wait([reading])
-    entrance.foresee(5000, 1.0, record, queued=True)
+    foresee(5000, record, queued=True)
 
     assert late.value.bound == "deadline"
