@@ -196,7 +196,8 @@ class Gateway:
                 expected space.
         """
         await give_turn(len(texts := ask.texts()))
-        record.input, question = _input_kind(texts), self.question(ask, custom)
+        record.input = _input_kind(texts)  # also of what no question is made of
+        question = self.question(ask, custom)
         sides = question.sides
         side = sides[-1]
         texts = side.inputs if len(sides) == 1 else [text for each in sides for text in each.inputs]

@@ -18,7 +18,7 @@ Said = queue.Queue[str]
 REPLICA = """
 import os, sys
 from pathlib import Path
-from service.cluster import relay
+from service.cluster import terminal_relay
 os.write(terminal_relay.open_pipe(Path(sys.argv[1]), sys.argv[2]), b"here\\n")
 """
 
