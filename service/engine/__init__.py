@@ -1,3 +1,9 @@
-"""What runs: the queue, the batches, the lanes."""
+"""What runs: the queue, the batches, the lanes.
 
-import service.files  # noqa: F401: it says how MKL multiplies, before any lane has made a product
+The files of a model are imported first: they say how MKL multiplies, before a lane has made a
+product.
+"""
+
+from service import files
+
+__all__ = ["files"]
