@@ -23,6 +23,7 @@ MOST_INSIDE = 6
 # A key that asks ten times a second is always there; one that asks every few seconds takes less
 # than a tenth from the others
 DOUBLE_SECONDS = 0.1
+DOUBLINGS = 16  # after which more are let in than may be under way
 
 
 class KeyLine(FairRoom):
@@ -64,6 +65,8 @@ class KeyGate:
     ) -> None:
         self._most, self._clock = most, clock
         self.lines, self.total = dict[str, KeyLine](), 0  # by key's name; requests under way
+        # lines that have had a request inside lately; of thousands of keys most have none
+        self._lately = dict[KeyLine, None]()
         self._recheck_timer: asyncio.TimerHandle | None = None
         self.set_keys(names)
 
@@ -97,13 +100,18 @@ class KeyGate:
         """
         line, start = place.line, self._clock()
         line.left_at = math.inf
+        self._lately[line] = None
         self._widen(line)
         waits = not line.take_at_once()
         if waits:
             if self._recheck_timer is None:
                 self._recheck_later()
-            async with asyncio.timeout(seconds):
-                await line.wait("")
+            try:
+                async with asyncio.timeout(seconds):
+                    await line.wait("")
+            except BaseException:
+                self._note_emptied(line)  # its turn may have come just as it gave up
+                raise
         place.inside = True
         return self._clock() - start if waits else 0.0
 
@@ -113,8 +121,7 @@ class KeyGate:
             place.inside, line = False, place.line
             self._widen(line)
             line.release()
-            if not line.taken:
-                line.left_at = self._clock()
+            self._note_emptied(line)
 
     def give_back(self, place: Place) -> None:
         """Count a request as ended: neither inside nor under way."""
@@ -122,14 +129,21 @@ class KeyGate:
         place.line.under_way -= 1
         self.total -= 1
 
+    def _note_emptied(self, line: KeyLine) -> None:
+        """Note when the last request of a key that was inside has left."""
+        if not line.taken:
+            line.left_at = self._clock()
+
     def _widen(self, line: KeyLine) -> None:
         """Set how many requests of a key may be inside now, if it has as many as it always may."""
         if line.taken < MOST_INSIDE:
             return
-        others = (other.left_at for other in self.lines.values() if other is not line)
-        alone = max(0.0, self._clock() - max(others, default=-math.inf))
-        doublings = min(alone / DOUBLE_SECONDS, 60)  # 60: without bound
-        line.most = math.ceil(MOST_INSIDE * 2**doublings)
+        now = self._clock()
+        lately = now - DOUBLINGS * DOUBLE_SECONDS
+        self._lately = {other: None for other in self._lately if other.left_at > lately}
+        others = (other.left_at for other in self._lately if other is not line)
+        doublings = (now - max(others, default=lately)) / DOUBLE_SECONDS
+        line.most = math.ceil(MOST_INSIDE * 2 ** max(0.0, doublings))
 
     def _recheck_later(self) -> None:
         """Start the timer of the next recheck."""
@@ -138,7 +152,7 @@ class KeyGate:
     def _recheck(self) -> None:
         """Let in the requests that may pass by now, and check again later while any wait."""
         self._recheck_timer = None
-        waiting = [line for line in self.lines.values() if line.waiting]
+        waiting = [line for line in self._lately if line.waiting]
         for line in waiting:
             self._widen(line)
             line.hand_on()

@@ -51,6 +51,7 @@ class JobQueue(Generic[Work, Result]):
         self._most_requests, self._most_tokens, self._small = most_requests, most_tokens, small
         self._lines = dict[str, JobLine[Work, Result]]()  # by key; empty lines stay
         self._waiting = list[JobLine[Work, Result]]()  # lines that are not empty
+        self._latest = list[JobLine[Work, Result]]()  # of the two keys that asked last
         self._started = 0  # tokens of the line that was served last, before it was
         self.count, self.tokens, self.cost = 0, 0, 0.0
         self.set_limits(limits or {})
@@ -128,8 +129,8 @@ class JobQueue(Generic[Work, Result]):
         if not self._has_other_keys(key) or not self._lines[key].jobs:
             return False
         since = now - LATELY_SECONDS
-        others = (line for line in self._lines.values() if line.key != key)
-        return any(line.jobs or line.came > since for line in others)
+        asked = any(line.key != key and line.came > since for line in self._latest)
+        return asked or self.waits_besides(key)
 
     def waits_besides(self, key: str | None) -> bool:
         """Tell whether a request of another key than this waits."""
@@ -153,6 +154,8 @@ class JobQueue(Generic[Work, Result]):
             line.started = max(line.started, self._started)
             self._waiting.append(line)
         line.came = job.arrived
+        if line not in self._latest[-1:]:
+            self._latest = [*self._latest[-1:], line]
         line.add_job(job)
         self.count += 1
         self.tokens += job.tokens
