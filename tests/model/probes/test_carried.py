@@ -41,7 +41,7 @@ def pooled(encoder: Encoder, mode: PoolingMode, **sequence: Any) -> Tensor:
 
 
 class Twin:
-    """A pass in float64, vector by vector, and its parts: `parts[s][t]`, of biases where s is 0.
+    """A pass in float64 and its parts, (part, token, width): part s of token s - 1, 0 of biases.
 
     With gates, by layer and head, as factors of what is mixed. `entered` is what the attention of
     each layer reads, the stream and its parts.
@@ -50,12 +50,10 @@ class Twin:
     def __init__(self, encoder: Encoder, gates: Mapping[int, Mapping[int, float]] = {}) -> None:
         self.encoder, self.config, self.gates = encoder, encoder.config, gates
         packed = encoder.pack([Sequence(IDS)])
-        self.x = [*encoder.embeddings(packed)[packed.rows(0)].double()]
-        zero = torch.zeros(WIDTH).double()
-        self.parts = [[zero] * TOKENS] + [
-            [x if t == s else zero for t, x in enumerate(self.x)] for s in range(TOKENS)
-        ]
-        self.entered = []
+        self.x = encoder.embeddings(packed)[packed.rows(0)].double()
+        self.parts = torch.zeros(TOKENS + 1, TOKENS, WIDTH).double()
+        self.parts[1:][IDS, IDS] = self.x
+        self.entered = list[tuple[Tensor, Tensor]]()
         for index in range(self.config.layers):
             self.run_layer(index)
 
@@ -74,73 +72,59 @@ class Twin:
         if last is not None:
             self.x, self.parts = self.norm(self.x, self.parts, last)
 
-    def add(self, more: tuple[Any, Any]) -> None:
+    def add(self, more: tuple[Tensor, Tensor]) -> None:
         """Add to the stream, and to each part of it."""
-        x, parts = more
-        self.x = [a + b for a, b in zip(self.x, x, strict=True)]
-        self.parts = [
-            [a + b for a, b in zip(*rows, strict=True)]
-            for rows in zip(self.parts, parts, strict=True)
-        ]
+        self.x, self.parts = self.x + more[0], self.parts + more[1]
 
-    def norm(self, x: Any, parts: Any, norm: Any) -> tuple[Any, Any]:
+    def norm(self, x: Tensor, parts: Tensor, norm: Any) -> tuple[Tensor, Tensor]:
         """LayerNorm or RMSNorm of the stream, by the book; each part by the stream's divisor."""
         weight, bias = (0 if each is None else each.double() for each in norm)
-        is_layer, made, divided = self.config.norm == "layer", [], [[] for _ in parts]
-        for t, row in enumerate(x):
-            mean = row.mean() if is_layer else 0
-            sigma = (((row - mean) ** 2).mean() + self.config.norm_eps) ** 0.5
-            made.append((row - mean) / sigma * weight + bias)
-            for s, part in enumerate(parts):
-                mean = part[t].mean() if is_layer else 0
-                divided[s].append((part[t] - mean) / sigma * weight + (bias if s == 0 else 0))
-        return made, divided
+        if self.config.norm == "layer":
+            x, parts = x - x.mean(-1, keepdim=True), parts - parts.mean(-1, keepdim=True)
+        sigma = (x.square().mean(-1, keepdim=True) + self.config.norm_eps) ** 0.5
+        divided = parts / sigma * weight
+        divided[0] += bias
+        return x / sigma * weight + bias, divided
 
-    def linear(self, x: Any, parts: Any, linear: Linear) -> tuple[Any, Any]:
+    def linear(self, x: Tensor, parts: Tensor, linear: Linear) -> tuple[Tensor, Tensor]:
         """A product of each vector; the bias goes to the stream and to the part of biases."""
         if isinstance(linear, NormedLinear):
             return self.norm(*self.linear(x, parts, linear.linear), linear.norm)
         weight, bias = linear.weight().double(), linear.bias
         bias = 0 if bias is None else bias.double()
-        made = [weight @ row + bias for row in x]
-        return made, [
-            [weight @ row + (bias if s == 0 else 0) for row in part] for s, part in enumerate(parts)
-        ]
+        made = parts @ weight.T
+        made[0] += bias
+        return x @ weight.T + bias, made
 
-    def attend(self, index: int, x: Any, parts: Any) -> tuple[Any, Any]:
+    def attend(self, index: int, x: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
         """Values mixed head by head, as the layer's lesson has the probabilities."""
         attention = self.encoder.layers[index].attention
         x, parts = self.linear(x, parts, attention.project)
-        mixed, *mixed_parts = (torch.cat(self.mix(index, rows), 1) for rows in (x, *parts))
-        return self.linear([*mixed], [[*part] for part in mixed_parts], attention.output)
+        mixed = torch.cat(self.mix(index, torch.cat([x[None], parts])), -1)
+        return self.linear(mixed[0], mixed[1:], attention.output)
 
-    def mix(self, index: int, rows: Any) -> list[Tensor]:
-        """What each head mixes of rows of W^Q, W^K, W^V, (tokens, head_dim) each."""
-        attention, state = self.encoder.layers[index].attention, torch.stack(self.x).float()
-        pattern = explain_layer(self.encoder, index, state)["probabilities"].double()
+    def mix(self, index: int, rows: Tensor) -> list[Tensor]:
+        """What each head mixes of rows of W^Q, W^K, W^V, (.., tokens, head_dim) each."""
+        attention = self.encoder.layers[index].attention
+        told = explain_layer(self.encoder, index, self.x.float())
+        pattern, gates = told["probabilities"].double(), self.gates.get(index, {})
         size, keys = attention.head_dim, attention.parts[1]
-        start, values, gates = (attention.heads + keys) * size, torch.stack(rows), self.gates
-        mixed = []
-        for h in range(attention.heads):
-            at, gate = start + h // attention.sharing * size, gates.get(index, {}).get(h, 1)
-            own = [gate * pattern[h, t] @ values[:, at : at + size] for t in range(TOKENS)]
-            mixed.append(torch.stack(own))
-        return mixed
+        start = (attention.heads + keys) * size
+        firsts = [start + h // attention.sharing * size for h in range(attention.heads)]
+        return [
+            gates.get(h, 1) * pattern[h] @ rows[..., at : at + size] for h, at in enumerate(firsts)
+        ]
 
-    def feed_forward(self, index: int, x: Any, parts: Any) -> tuple[Any, Any]:
+    def feed_forward(self, index: int, x: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
         """Each activation as activation(z) / z, or where it gates, as the gate that it was."""
         layer, act = self.encoder.layers[index], ACTIVATIONS[self.config.activation]
         x, parts = self.linear(x, parts, layer.up)
-        half = len(x[0]) // 2
-        for t, z in enumerate(x):
-            if self.config.gated:
-                factor, kept = act(z[:half]), slice(half, None)
-            else:
-                factor, kept = torch.where(z == 0, 0.5, act(z) / z), slice(None)
-            x[t] = factor * z[kept]
-            for part in parts:
-                part[t] = factor * part[t][kept]
-        return self.linear(x, parts, layer.down)
+        half = x.shape[1] // 2
+        if self.config.gated:
+            factor, x, parts = act(x[:, :half]), x[:, half:], parts[..., half:]
+        else:
+            factor = torch.where(x == 0, 0.5, act(x) / x)
+        return self.linear(factor * x, factor * parts, layer.down)
 
 
 @cache
@@ -154,9 +138,8 @@ def test_in_float64_parts_sum_to_the_pass(kind: str) -> None:
     """Every number of every token, within rounding; and the pass is the one that serves."""
     own = twin(kind)
 
-    for t in range(TOKENS):
-        total = sum(part[t] for part in own.parts)
-        assert float((total - own.x[t]).abs().max()) < EXACT * max(1, float(own.x[t].abs().max()))
+    gaps, largest = (own.parts.sum(0) - own.x).abs().amax(1), own.x.abs().amax(1)
+    assert bool((gaps < EXACT * largest.clamp(min=1)).all())
     last = pooled(drawn(kind), "last")
     torch.testing.assert_close(own.x[-1], last, rtol=1e-4, atol=1e-4)
 
@@ -166,8 +149,7 @@ def test_in_float64_parts_sum_to_the_pass(kind: str) -> None:
 def test_each_part_is_what_brute_force_finds(kind: str, mode: PoolingMode) -> None:
     """Of all biases and of each token; together they are the vector that is served."""
     own, scale = twin(kind), pooled(drawn(kind), mode).abs().max()
-    reduce = {"mean": lambda part: sum(part) / TOKENS, "last": lambda part: part[-1]}[mode]
-    expected = torch.stack([reduce(part) for part in own.parts])
+    expected = own.parts.mean(1) if mode == "mean" else own.parts[:, -1]
 
     actual = carried(drawn(kind), Sources(ALONE, EVERY, (mode,)))
 

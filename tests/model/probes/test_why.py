@@ -85,7 +85,8 @@ class Scores:
             types = none if made.types is None else made.types[0].double()
             position = none if made.position is None else made.position[place].double()
             rows.append((types, made.word[token].double(), position))
-        x, parts = [sum(row) for row in rows], [list(part) for part in zip(*rows, strict=True)]
+        parts = torch.stack([torch.stack(part) for part in zip(*rows, strict=True)])
+        x = parts.sum(0)
         if made.norm is not None:
             x, parts = own.norm(x, parts, made.norm)
         if made.project is not None:
@@ -98,27 +99,24 @@ class Scores:
         attention, size, made = self.attention, self.attention.head_dim, []
         for head in range(attention.heads):
             start = (attention.heads + head // attention.sharing if side else head) * size
-            one = [row[start : start + size] for row in x]
-            each = [[row[start : start + size] for row in part] for part in parts]
+            one, each = (rows[..., start : start + size] for rows in (x, parts))
             if attention.norms is not None:
                 norm = attention.norms.key if side else attention.norms.query
                 one, each = self.own.norm(one, each, norm)
-            made.append([torch.stack(rows) for rows in (one, *each)])
+            made.append([one, *each])
         return [torch.stack(heads) for heads in zip(*made, strict=True)]
 
     def turned(self, side: Tensor) -> Tensor:
         """Each vector turned by its place, pair of channels by pair."""
         if not (ropes := self.own.config.ropes):
             return side
-        half, made = side.shape[-1] // 2, side.clone()
+        half = side.shape[-1] // 2
         rope = ropes[[layer.attention for layer in self.own.encoder.layers].index(self.attention)]
-        for place in range(TOKENS):
-            for c in range(half):
-                angle = place * rope.theta ** (-c / half)
-                one, other = side[:, place, c], side[:, place, c + half]
-                made[:, place, c] = one * math.cos(angle) - other * math.sin(angle)
-                made[:, place, c + half] = other * math.cos(angle) + one * math.sin(angle)
-        return made
+        turns = rope.theta ** (-torch.arange(half).double() / half)
+        angle = torch.arange(TOKENS).double()[:, None] * turns
+        one, other = side[..., :half], side[..., half:]
+        made = one * angle.cos() - other * angle.sin(), other * angle.cos() + one * angle.sin()
+        return torch.cat(made, -1)
 
     def by_query(self, q: Tensor) -> Tensor | float:
         """What distance adds for the content of a query."""
