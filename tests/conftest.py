@@ -124,6 +124,11 @@ def pytest_collection_finish() -> None:
     """Look for garbage from here on, and never among what was collected, which stays."""
     gc.freeze()
     gc.enable()
+    # to each logger that hands nothing on, half a hundred of torch's, pytest adds its handlers one
+    # by one, six times a test
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("torch") and isinstance(logger, logging.Logger):
+            logger.propagate = True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
