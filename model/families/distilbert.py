@@ -3,8 +3,16 @@
 from model.config import EncoderConfig
 from model.families import bert
 from model.families.family import MASKED_LM, SEQUENCE_CLASSIFICATION, Family, HeadRecipe, TinyModel
-from model.families.fields import Config, read_activation, read_sizes, refuse_other_values
+from model.families.fields import (
+    TINY_SIZES,
+    Config,
+    read_activation,
+    read_sizes,
+    refuse_other_values,
+)
 
+# keys of its sizes, in the order of TINY_SIZES
+SIZES = ("vocab_size", "dim", "n_layers", "n_heads", "hidden_dim", "max_position_embeddings")
 NORM_EPS = 1e-12  # written into its code, not its config
 TENSOR_NAMES = {  # our names -> the checkpoint's
     **bert.TABLE_TENSORS,
@@ -44,23 +52,15 @@ def read_config(config: Config) -> EncoderConfig:
     return EncoderConfig(**sizes, embedding_width=sizes["width"], activation=activation)
 
 
-def _name_sizes(
-    vocabulary: int, width: int, layers: int, heads: int, inner: int, positions: int
-) -> Config:
-    """Return the sizes under the keys of DistilBERT's config."""
-    own = {"dim": width, "n_layers": layers, "n_heads": heads, "hidden_dim": inner}
-    return {"vocab_size": vocabulary, "max_position_embeddings": positions, **own}
-
-
 FAMILY = Family(
     name="distilbert",
     read_config=read_config,
     tensor_names=(TENSOR_NAMES,),
     prefixes=("distilbert.",),
     tiny_model=TinyModel(
-        "DistilBert", _name_sizes(97, 48, 4, 3, 80, 40), activation_key="activation"
+        "DistilBert", dict(zip(SIZES, TINY_SIZES.values(), strict=True)), "activation"
     ),
-    defaults=_name_sizes(30522, 768, 6, 12, 3072, 512),
+    defaults=dict(zip(SIZES, (30522, 768, 6, 12, 3072, 512), strict=True)),
     head_recipes=HEAD_RECIPES,
     tokenizer_class="BertTokenizer",
 )

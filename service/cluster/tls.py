@@ -6,6 +6,7 @@ cert").
 """
 
 import os
+import re
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from service.cluster.drain import Frontend
 from service.tables.settings import Settings
 
 POLL_SECONDS = 5.0  # between two readings of the files
+# How a key says that it needs a password, for which OpenSSL would ask the terminal
+ENCRYPTED = re.compile("^(-----BEGIN ENCRYPTED |Proc-Type: 4,ENCRYPTED)", re.MULTILINE)
 PEM_NAME = "tls.pem"  # of certificate and key as HAProxy reads them
 
 
@@ -33,13 +36,10 @@ def read_certificate(settings: Settings) -> bytes:
     if cert is None or key is None:
         return b""
     texts = [_read_text("tls_cert", cert), _read_text("tls_key", key)]
+    if ENCRYPTED.search(texts[1]):
+        raise BadCertificate(f"tls_key {key}: it is encrypted; expected one that needs no password")
     try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(cert, key, password=_refuse_password)
-    except _Encrypted:
-        raise BadCertificate(
-            f"tls_key {key}: it is encrypted; expected one that needs no password"
-        ) from None
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
     except OSError as error:  # ssl.SSLError is one
         reason = getattr(error, "reason", None)
         why = reason.lower().replace("_", " ") if reason else "not PEM"
@@ -56,15 +56,6 @@ def _read_text(name: str, file: Path) -> str:
         raise BadCertificate(f"{name} {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BadCertificate(f"{name} {file}: not PEM") from error
-
-
-class _Encrypted(Exception):
-    """The key needs a password."""
-
-
-def _refuse_password() -> str:
-    """Raise _Encrypted where OpenSSL asks for the key's password."""
-    raise _Encrypted
 
 
 def write_certificate(pem: bytes, folder: Path) -> Path:

@@ -17,7 +17,6 @@ import stat
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Literal
 
 RECORD_FIELDS = (  # optional fields of a line, taken from attributes of the logging record
@@ -58,7 +57,11 @@ class JsonFormatter(logging.Formatter):
         facts = ((name, getattr(record, name, None)) for name in RECORD_FIELDS)
         line |= {name: fact for name, fact in facts if fact is not None}
         if record.exc_info and (error := record.exc_info[1]):
-            line |= {"error": type(error).__name__, "where": _list_frames(error.__traceback__)}
+            frames = [  # as module.function:line, outermost first
+                f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}:{number}"
+                for frame, number in traceback.walk_tb(error.__traceback__)
+            ]
+            line |= {"error": type(error).__name__, "where": frames}
         return line
 
 
@@ -187,11 +190,3 @@ def count_losses(count: Callable[[], None]) -> None:
     for handler in logging.getLogger("service").handlers:
         if isinstance(handler, DescriptorHandler):
             handler.on_loss = count
-
-
-def _list_frames(trace: TracebackType | None) -> list[str]:
-    """Return the frames of a traceback as module.function:line, outermost first."""
-    return [
-        f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}:{line}"
-        for frame, line in traceback.walk_tb(trace)
-    ]
