@@ -81,8 +81,8 @@ def build(args: dict[str, Any]) -> serve.Application:
             repeat the values.
 
     Raises:
-        StartFailed: a setting is wrong or overridden, this cluster's nodes cannot carry requests as
-            promised, or could not run a replica; names them.
+        StartFailed: a setting is wrong, this cluster's nodes cannot carry requests as promised, or
+            could not run a replica; names them.
         ModelNotFound: the hub does not know the model.
     """
     if misplaced := sorted(args.keys() & SET_ELSEWHERE.keys()):
@@ -98,10 +98,7 @@ def build(args: dict[str, Any]) -> serve.Application:
     require(run("build", cluster.CHECKS, config, cluster.read_cluster(str(options.host))))
     config = config.model_copy(update={"model": weights.pin_revision(config.model)})
     defaults = {"ray_actor_options": actor_options(config), "max_surge_percent": SURGE_PERCENT}
-    deployed = cluster.find_deployments(Settings.model_validate(args), ingress.DEPLOYMENT)
-    for file, _ in deployed:
-        bounds.refuse_overrides(config, file)
-    cluster.probe_nodes(config, deployed, defaults)
+    cluster.probe_nodes(config, Settings.model_validate(args), ingress.DEPLOYMENT, defaults)
     return make_application(config, TRIES_ON_A_CLUSTER)
 
 
@@ -185,6 +182,8 @@ class EncoderDeployment:
             ValueError: its variables, or its file of keys, are wrong.
         """
         context = serve.get_replica_context()
+        file = cluster.read_options(context.app_name, ingress.DEPLOYMENT)
+        bounds.refuse_overrides(settings, file)
         counted = bounds.with_replicas(settings, context.world_size)
         variables.require_variables(counted, os.environ, cluster.here())
         joined = cluster.read_cluster(str(cluster.http_options().host))

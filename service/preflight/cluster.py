@@ -20,7 +20,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.serve.config import HTTPOptions
 from ray.serve.context import _get_global_client
 from ray.serve.exceptions import RayServeException
-from ray.serve.schema import ServeInstanceDetails
+from ray.serve.schema import ApplicationDetails, ServeInstanceDetails
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from service.cluster import network
@@ -146,13 +146,13 @@ CHECKS: Checks = {
 
 
 def probe_nodes(
-    config: Settings, deployed: Sequence[tuple[Mapping[str, Any], int]], defaults: Mapping[str, Any]
+    config: Settings, args: Settings, deployment: str, defaults: Mapping[str, Any]
 ) -> None:
     """Ask each node that may host a replica whether it could; without a Ray, do nothing.
 
     Args:
         config: the settings of the new replica.
-        deployed: its deployments, as `find_deployments` returns them.
+        args: what its file says of them, by which the application is found.
         defaults: the deployment's options where the file has none.
 
     Raises:
@@ -160,7 +160,7 @@ def probe_nodes(
     """
     if not ray.is_initialized():
         return
-    for file, running in deployed or [({}, 0)]:
+    for file, running in _find_deployments(args, deployment) or [({}, 0)]:
         options = {**defaults, **file}
         actor = options["ray_actor_options"] or {}
         nodes = [node for node in read_cluster("").nodes if can_host(node, actor)]
@@ -221,26 +221,45 @@ def refuse_faults(nodes: Mapping[str, "NodeReport"], *, overlapping: bool) -> No
         raise StartFailed("; ".join(faults))
 
 
-def find_deployments(args: Settings, deployment: str) -> list[tuple[Mapping[str, Any], int]]:
+def read_options(application: str, deployment: str) -> dict[str, Any]:
+    """Return the options of a deployment that its application's Serve file has; none without one.
+
+    An update of some of them alone reaches replicas that run, which do not read them again.
+    """
+    found = _read_applications().get(application)
+    return _options_in_file(found, deployment) if found else {}
+
+
+def _find_deployments(args: Settings, deployment: str) -> list[tuple[Mapping[str, Any], int]]:
     """Find the deployment in each application whose file says the same in args.
 
     Returns:
         The options that the file has, and the replicas of the previous version that serve now.
     """
-    try:
-        details = ServeInstanceDetails(**serve_client().get_serve_details())
-    except (RayError, RayServeException):
-        return []
     matches = list[tuple[Mapping[str, Any], int]]()
-    for application in details.applications.values():
+    for application in _read_applications().values():
         file = application.deployed_app_config
         if file and _are_same_settings(file.args, args):
-            listed = [config for config in file.deployments if config.name == deployment]
-            options = listed[0].model_dump(exclude_unset=True) if listed else {}
             serving = application.deployments.get(deployment)
             replicas = serving.replicas if serving else []
-            matches.append((options, sum(replica.state == "RUNNING" for replica in replicas)))
+            running = sum(replica.state == "RUNNING" for replica in replicas)
+            matches.append((_options_in_file(application, deployment), running))
     return matches
+
+
+def _read_applications() -> Mapping[str, ApplicationDetails]:
+    """Return what Ray knows of the applications, by name; nothing where it does not answer."""
+    try:
+        return ServeInstanceDetails(**serve_client().get_serve_details()).applications
+    except (RayError, RayServeException):
+        return {}
+
+
+def _options_in_file(application: ApplicationDetails, deployment: str) -> dict[str, Any]:
+    """Return the options of a deployment that an application's Serve file has."""
+    file = application.deployed_app_config
+    listed = [config for config in file.deployments if config.name == deployment] if file else []
+    return listed[0].model_dump(exclude_unset=True) if listed else {}
 
 
 def _are_same_settings(file_args: Mapping[str, Any], args: Settings) -> bool:
