@@ -258,7 +258,7 @@ class Batcher(Generic[Work, Result]):
             self._fail_late_jobs()
         while queue.count and self._idle:
             greedy = self._find_greedy_key()
-            if not queue.waits_besides(greedy) or greedy is None and self._should_linger():
+            if self._should_linger() if greedy is None else not queue.waits_besides(greedy):
                 break
             may_take_all = fresh or self.lanes > LINGERING_LANES or queue.tokens > self._small
             alone = may_take_all and not self._running

@@ -13,7 +13,7 @@ import numpy as np
 
 from service.engine.arrays import NonFiniteOutput
 from service.engine.batcher import SURE_SHARE, Batcher
-from service.engine.fair.turns import PIECE_ENTRIES, give_turn, pieces_in_turns
+from service.engine.fair.turns import cut, give_turn
 from service.engine.lanes import ProcessBroken
 from service.observe.metrics import Metrics
 from service.pipeline.worker import Worker
@@ -354,9 +354,8 @@ class Admission:
 
     async def _work_costs(self, works: Sequence[Work]) -> list[float]:
         """Return the cost of each work, counted in turns."""
-        if len(works) <= PIECE_ENTRIES:
-            return list(self._batcher.costs(works))
         costs = list[float]()
-        async for piece in pieces_in_turns(works):
+        for piece in cut(works):
             costs += self._batcher.costs(piece)
+            await give_turn(len(works))
         return costs

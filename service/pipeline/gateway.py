@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
-from service.engine.fair.turns import give_turn, pieces_in_turns
+from service.engine.fair.turns import cut, give_turn
 from service.pipeline.admission import Admission, Estimate, estimate_held
 from service.pipeline.cost import step_flops
 from service.pipeline.edit.interventions import Interventions
@@ -180,10 +180,12 @@ class Gateway:
     async def _count_flops(self, step: Step) -> int:
         """Count the floating-point operations of a step's works and of those that may follow."""
         total, adapters = 0, self.resolver.model.adapters
-        async for works in pieces_in_turns(step.works):
+        for works in cut(step.works):
             total += step_flops(self._config, adapters, Step(works))
-        async for likes in pieces_in_turns(step.follow):
+            await give_turn(len(step.works))
+        for likes in cut(step.follow):
             total += step_flops(self._config, adapters, Step((), follow=likes))
+            await give_turn(len(step.follow))
         return total
 
     async def _resolve(

@@ -43,7 +43,7 @@ class Hold:
         Raises:
             Refused: the budget has no room for them; what is held stays as it was.
         """
-        more = sum(sizes.values()) - sum(self.bytes[kind] for kind in sizes)
+        more = sum([size - self.bytes[kind] for kind, size in sizes.items()])
         if more > 0 and sum(self.bytes.values()) + more > SMALL_BYTES:
             if sum(self._memory.bytes.values()) + more > self._limit:
                 raise overloaded("memory")

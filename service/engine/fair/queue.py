@@ -132,7 +132,7 @@ class JobQueue(Generic[Work, Result]):
         asked = any(line.key != key and line.came > since for line in self._latest)
         return asked or self.waits_besides(key)
 
-    def waits_besides(self, key: str | None) -> bool:
+    def waits_besides(self, key: str) -> bool:
         """Tell whether a request of another key than this waits."""
         return any(line.key != key for line in self._waiting)
 
