@@ -57,11 +57,13 @@ class JSONCall(Call):
             return None
         # computes the items, which may raise Refused
         computed = Encoded(encoded.preamble, list(encoded.items), encoded.usage)
-        return self.reply(answer.write_whole(self.to_json(computed), self.request.array_encoding))
+        return self.reply(
+            answer.write_whole(self.to_json(computed), self.request.chosen("encoding", "json"))
+        )
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
         """Return the answer's body in pieces, to be joined in order."""
-        return answer.write_pieces(self.to_json(encoded), self.request.array_encoding)
+        return answer.write_pieces(self.to_json(encoded), self.request.chosen("encoding", "json"))
 
     async def write(self, encoded: Encoded, turn: Turn) -> Reply:
         if self.needs_all:

@@ -114,7 +114,7 @@ def make_parser(kind: type[Ask]) -> Parser:
         accept = head.headers.get("accept", "*/*")
         media_type = negotiate_type(accept) if writes_files else JSON
         request = kind.model_validate_json(body)
-        custom = Custom(array_layout(request.array_encoding, media_type))
+        custom = Custom(array_layout(request.chosen("encoding", "json"), media_type))
         return QuestionCall(request=request, media_type=media_type, custom=custom)
 
     return parse

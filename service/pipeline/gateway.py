@@ -29,7 +29,6 @@ from service.engine.fair.turns import cut, give_turn
 from service.pipeline.admission import Admission, Estimate, estimate_held
 from service.pipeline.cost import step_flops
 from service.pipeline.edit.interventions import Interventions
-from service.pipeline.find.names import Names
 from service.pipeline.find.resolver import Resolver
 from service.pipeline.reader import Reader
 from service.pipeline.space import Spaces
@@ -81,6 +80,9 @@ class Gateway:
         reader: makes works of inputs.
         resolver: finds what requests name in the model.
         spaces: names the spaces of vectors.
+
+    Attributes:
+        names: by which clients may call the model.
     """
 
     def __init__(
@@ -93,17 +95,12 @@ class Gateway:
         spaces: Spaces,
     ) -> None:
         self._identities, self._reader, self.resolver = identities, reader, resolver
-        self._admission, self._spaces = admission, spaces
+        self._admission, self._spaces, self.names = admission, spaces, resolver.names
         self._config = resolver.model.config
         self._workers = Workers(reader.worker, admission.sums)
         self._estimate = Estimate(reader.max_tokens, settings.max_request_tokens)
         names = [ask.question for ask in Ask.__subclasses__()]
         self._makers: dict[str, QuestionMaker] = {name: resolve_name(name) for name in names}
-
-    @property
-    def names(self) -> Names:
-        """Return the names by which clients may call the model."""
-        return self.resolver.names
 
     def question(self, ask: Ask, custom: Custom = AS_OUR_OWN) -> Question:
         """Return the question that answers a request."""
@@ -140,7 +137,7 @@ class Gateway:
             timing = await admission.run(plan.step, deadline, record, plan.price, inputs=held)
         await give_turn(len(works))
         items = await plan.make_items()
-        preamble = self._identities[sides[-1].adapter].preamble(ask.number_format)
+        preamble = self._identities[sides[-1].adapter].preamble(ask.chosen("dtype", "float32"))
         if resolved.space is not None:
             preamble["space"] = resolved.space
         await give_turn(len(works))
@@ -205,7 +202,9 @@ class Gateway:
         texts = side.inputs if len(sides) == 1 else [text for each in sides for text in each.inputs]
         items = numbered_items(texts)
         self._check_sizes(texts, items)
-        edited = bool(ask.gates) or any([item.gates or item.patch for _, item in items])
+        edited = bool(ask.chosen("gates", ())) or any(
+            [item.gates or item.patch for _, item in items]
+        )
         if expected is not None:
             self._spaces.check(side, edited, expected)
         space = self._spaces.of(side, edited) if side.vectors else None
@@ -245,7 +244,7 @@ class Gateway:
         sides, changes = question.sides, Interventions(self._config)
         await give_turn(len(texts))
         if edited:
-            changes = await Interventions.of(ask.gates, sides, self._config)
+            changes = await Interventions.of(ask.chosen("gates", ()), sides, self._config)
         works, start = list[Work](), time.monotonic()
         try:
             for side in sides:

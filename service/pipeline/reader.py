@@ -108,7 +108,7 @@ class Reader:
                 continue
             if not text or pair is not None or len(text) > self.max_characters:
                 uncut, place = (text, pair), partial(side.at, index)
-                text, pair = self._bound_text(*uncut, place, truncate, has_documents)
+                text, pair = self.bound_text(*uncut, place, truncate, has_documents)
                 if (text, pair) != uncut:
                     texts.shortened.append(index)
             texts.indices.append(index)
@@ -199,7 +199,7 @@ class Reader:
             }
             raise Refused.at("prompt_not_found", "prompt_name", **facts) from None
 
-    def _bound_text(
+    def bound_text(
         self, text: str, pair: str | None, at: Placer, truncate: Truncate, documents: bool
     ) -> tuple[str, str | None]:
         """Return a text and its pair, if any, cut to `max_characters` each; refuse empty ones.
@@ -248,7 +248,7 @@ class Reader:
             ids, types = item.token_ids, item.token_type_ids
             types = [0] * len(ids) if types is None else types
             cut = _kept_part(len(ids), at, truncate, limit)
-            self._check_ids(ids, types, at)
+            self.check_ids(ids, types, at)
             shown = self._token_facts(ids[cut]) if side.facts else {}
             sequence = packing.Sequence(ids[cut], types[cut])
             return Work(sequence, outputs, record, None, len(ids), shown, side.role, adapter)
@@ -261,7 +261,7 @@ class Reader:
         shown = dict.fromkeys(TOKEN_FACTS) if side.facts else {}
         return Work(sequence, outputs, record, None, len(vectors), shown, None, adapter)
 
-    def _check_ids(self, ids: Sequence[int], types: Sequence[int], at: Placer) -> None:
+    def check_ids(self, ids: Sequence[int], types: Sequence[int], at: Placer) -> None:
         """Refuse token ids or types that are empty, of unequal number, or unknown to the model."""
         if not ids:
             detail = "expected one token id or more, received an empty list"

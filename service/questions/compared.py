@@ -86,7 +86,8 @@ def to_json(encoded: Encoded, one: str, others: str, table: str, encoding: str) 
             fields[table[:-1]] = columns if encoding == "base64" else Records(columns, named=False)
         return fields
 
-    return _answer_fields(encoded, one, first.facts, others, Each(map(nest, items)))
+    rest = Each(map(nest, items))
+    return {**encoded.preamble, one: first.facts, others: rest, "usage": encoded.usage}
 
 
 def write_file(encoded: Encoded, one: str, others: str) -> Iterator[bytes]:
@@ -99,12 +100,6 @@ def write_file(encoded: Encoded, one: str, others: str) -> Iterator[bytes]:
             arrays[f"{index}.{name}"] = array
             yield answer.NO_BYTES
         facts.append(item.facts)
-    fields = _answer_fields(encoded, one, first.facts, others, Each(facts))
+    told = {one: first.facts, others: Each(facts)}
+    fields = {**encoded.preamble, **told, "usage": encoded.usage}
     yield from answer.write_file(fields, arrays)
-
-
-def _answer_fields(
-    encoded: Encoded, one: str, first: Any, others: str, rest: Any
-) -> dict[str, Any]:
-    """Return the fields of an answer in order: preamble, one text, the others, usage."""
-    return {**encoded.preamble, one: first, others: rest, "usage": encoded.usage}

@@ -4,16 +4,18 @@ Nothing here imports torch, nor what does: the chart and the API document need t
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from model.text.tokenizer import Truncate, Truncation
-from service.shapes.inputs import Floats, Gate, Texts
+from service.shapes.inputs import Texts
 from service.shapes.price import Layout
 from service.tables.wording.wire import Wire
 
 if TYPE_CHECKING:  # the chart is rendered where there is no torch
     from service.shapes.answer import Encoded
+
+Chosen = TypeVar("Chosen")
 
 
 class Documents(NamedTuple):
@@ -68,19 +70,11 @@ class Ask(Wire):
     if TYPE_CHECKING:  # what all of them say, each in words of its own
         model: str | None
         truncate: Truncate | None
-        gates: Sequence[Gate]
 
-    @property
-    def number_format(self) -> Floats:
-        """Return the format of the answer's numbers, where the request may choose it."""
-        dtype: Floats = getattr(self, "dtype", "float32")
-        return dtype
-
-    @property
-    def array_encoding(self) -> Literal["json", "base64"]:
-        """Return how arrays are written in JSON, where the request may choose it."""
-        encoding: Literal["json", "base64"] = getattr(self, "encoding", "json")
-        return encoding
+    def chosen(self, field: str, usual: Chosen) -> Chosen:
+        """Return a field that some requests have, such as `dtype`; `usual` if this one has none."""
+        value: Chosen = getattr(self, field, usual)
+        return value
 
     @abstractmethod
     def texts(self) -> Texts:

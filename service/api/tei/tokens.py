@@ -22,11 +22,12 @@ from service.shapes.answer import Each
 from service.shapes.call import BODY_ROUTE_CODES, Example, Reply, RequestHead
 from service.shapes.record import Record
 from service.tables.refusals import Refused
-from service.tables.settings import Settings
 from service.tables.wording.wire import ForeignRequest
+from service.tables.wording.words import Loc
 
 if TYPE_CHECKING:  # the table of operations must not need torch
     from service.pipeline.reader import Reader
+    from service.pipeline.replica import Replica
 
 PIECE_TOKENS = 512  # tokens written as JSON at once, which takes half a millisecond
 # Bytes of memory, as measured by tests/service/pipeline/test_held.py: of a token in the lists of a
@@ -84,128 +85,55 @@ class Piece:
     stop: int | None
 
 
-class Vocabulary:
-    """Tokenizes and decodes for requests; a sequence may be longer than the model takes."""
+async def tokenize(
+    replica: "Replica", request: TokenizeRequest, deadline: float, record: Record
+) -> Iterator[bytes]:
+    """Return the tokens of each text after its prompt, in pieces of JSON.
 
-    def __init__(self, reader: "Reader", settings: Settings) -> None:
-        self._reader, self._settings = reader, settings
+    A text may be longer than the model takes.
 
-    async def tokenize(
-        self,
-        texts: Sequence[str],
-        prompt_name: str | None,
-        deadline: float,
-        record: Record,
-        *,
-        special: bool,
-    ) -> Iterator[bytes]:
-        """Return the tokens of each text after its prompt, in pieces of JSON.
+    Args:
+        deadline: when the answer is due, on time.monotonic's clock.
+        record: of the request; reserves the memory.
 
-        Args:
-            deadline: when the answer is due, on time.monotonic's clock.
-            record: of the request; reserves the memory.
-            special: whether special tokens are added.
+    Raises:
+        Refused: there are no texts or too many, there is no such prompt, or it is too busy.
+    """
+    texts, reader = request.inputs, replica.reader
+    texts = [texts] if isinstance(texts, str) else texts
+    _check_count("inputs", texts, replica.settings.max_sequences)
+    for index, text in enumerate(texts):
+        reader.bound_text(text, None, partial(_place, "inputs", index), "refuse", documents=False)
+    prompt = reader.prompt(request.prompt_name)
+    whole = [prompt + text for text in texts]
+    record.reserve(bodies=sum(map(getsizeof, whole)))
+    limit, characters = replica.settings.max_request_tokens, sum(map(len, whole))
+    reading = reader.tokenizer.read_whole(whole, special=request.add_special_tokens, most=limit)
+    try:
+        tokenized = await reader.worker.run(reading, deadline, characters)
+    except SequenceTooLong as error:
+        least = error.length
+        detail = f"it holds at least {least:,}, and the limit is {limit:,}"
+        raise Refused(
+            "too_many_tokens", detail=detail, tokens_at_least=least, limit=limit
+        ) from None
+    tokens = sum(len(sequence.token_ids) for sequence in tokenized)
+    record.reserve(arrays=TOKEN_BYTES * tokens, answers=WRITTEN_BYTES * tokens + characters)
+    return _write_tokens(whole, tokenized)
 
-        Raises:
-            Refused: there are no texts or too many, there is no such prompt, or it is too busy.
-        """
-        self._check_count("inputs", texts)
-        for index, text in enumerate(texts):
-            self._check_text(text, index)
-        prompt = self._reader.prompt(prompt_name)
-        whole = [prompt + text for text in texts]
-        record.reserve(bodies=sum(map(getsizeof, whole)))
-        steps, characters = self._tokenize(whole, special), sum(map(len, whole))
-        tokenized = await self._reader.worker.run(steps, deadline, characters)
-        tokens = sum(len(sequence.token_ids) for sequence in tokenized)
-        written = WRITTEN_BYTES * tokens + characters
-        record.reserve(arrays=TOKEN_BYTES * tokens, answers=written)
-        return _write_tokens(whole, tokenized)
 
-    async def decode(
-        self, sequences: Sequence[Sequence[int]], deadline: float, record: Record, *, special: bool
-    ) -> Iterator[bytes]:
-        """Return the text of each sequence of token ids, in pieces of JSON.
+def _place(field: str, index: int, *_: object) -> Loc:
+    """Return the place in a request of the entry of a list."""
+    return (field, index)
 
-        Args:
-            deadline: when the answer is due, on time.monotonic's clock.
-            record: of the request; reserves the memory.
-            special: whether special tokens are included.
 
-        Raises:
-            Refused: there are no ids or too many, the vocabulary lacks one, or it is too busy.
-        """
-        self._check_count("ids", sequences)
-        self._check_tokens(sum(map(len, sequences)))
-        steps, size = self._decode(sequences, special), sum(map(len, sequences))
-        record.reserve(bodies=HELD_ID_BYTES * size)
-        texts = await self._reader.worker.run(steps, deadline, size)
-        held = sum(map(getsizeof, texts))
-        record.reserve(arrays=held, answers=held)
-        return write_pieces(Each(texts))
-
-    def _tokenize(self, texts: Sequence[str], special: bool) -> Steps[list[Tokenized]]:
-        """Tokenize texts, one per step; refuse more tokens than a request may hold."""
-        limit = self._settings.max_request_tokens
-        try:
-            return (
-                yield from self._reader.tokenizer.read_whole(texts, special=special, most=limit)
-            )
-        except SequenceTooLong as error:
-            least = error.length
-            detail = f"it holds at least {least:,}, and the limit is {limit:,}"
-            raise Refused(
-                "too_many_tokens", detail=detail, tokens_at_least=least, limit=limit
-            ) from None
-
-    def _decode(self, sequences: Sequence[Sequence[int]], special: bool) -> Steps[list[str]]:
-        """Decode sequences of token ids to texts, one per step."""
-        texts = []
-        for index, ids in enumerate(sequences):
-            self._check_ids(ids, index)
-            self._check_in_tokenizer(ids, index)
-            texts.append(self._reader.tokenizer.text_of(ids, special=special))
-            yield
-        return texts
-
-    def _check_count(self, field: str, inputs: Sequence[object]) -> None:
-        """Refuse a request without inputs, or with more than it may hold."""
-        if not inputs:
-            raise Refused.at("batch_empty", field, detail="expected one or more, received none")
-        if len(inputs) > (limit := self._settings.max_sequences):
-            detail = f"expected at most {limit:,}, received {len(inputs):,}"
-            raise Refused.at("batch_too_large", field, detail=detail, limit=limit)
-
-    def _check_text(self, text: str, index: int) -> None:
-        """Refuse an empty text, and one of too many characters; `index` is its place."""
-        limit = self._reader.max_characters
-        if not text:
-            raise Refused.at("sequence_empty", "inputs", index, detail="received an empty string")
-        if len(text) > limit:
-            raise Refused.at("text_too_long", "inputs", index, length=len(text), limit=limit)
-
-    def _check_ids(self, ids: Sequence[int], index: int) -> None:
-        """Refuse a sequence without ids, or with ids beyond the embedding table."""
-        size = self._reader.config.vocabulary
-        if not ids:
-            raise Refused.at("sequence_empty", "ids", index, detail="received an empty list")
-        if min(ids) < 0 or max(ids) >= size:
-            detail = f"expected ids from 0 to {size - 1}"
-            raise Refused.at("token_out_of_range", "ids", index, detail=detail, limit=size)
-
-    def _check_in_tokenizer(self, ids: Sequence[int], index: int) -> None:
-        """Refuse an id for which the tokenizer has no token, though the embedding table has it."""
-        size, tokenizer = self._reader.config.vocabulary, self._reader.tokenizer
-        if None in tokenizer.tokens_of([*set(ids)]):
-            detail = f"the tokenizer has no token for one of the ids, though it is below {size}"
-            raise Refused.at("token_out_of_range", "ids", index, detail=detail, limit=size)
-
-    def _check_tokens(self, tokens: int) -> None:
-        """Refuse more tokens than a request may hold."""
-        limit = self._settings.max_request_tokens
-        if tokens > limit:
-            detail = f"it holds {tokens:,}, and the limit is {limit:,}"
-            raise Refused("too_many_tokens", detail=detail, tokens=tokens, limit=limit)
+def _check_count(field: str, inputs: Sequence[object], limit: int) -> None:
+    """Refuse a request without inputs, or with more than it may hold."""
+    if not inputs:
+        raise Refused.at("batch_empty", field, detail="expected one or more, received none")
+    if len(inputs) > limit:
+        detail = f"expected at most {limit:,}, received {len(inputs):,}"
+        raise Refused.at("batch_too_large", field, detail=detail, limit=limit)
 
 
 def _write_tokens(texts: Sequence[str], tokenized: Sequence[Tokenized]) -> Iterator[bytes]:
@@ -234,30 +162,38 @@ def _token_pieces(text: str, tokens: Tokenized) -> Iterator[Piece]:
 async def answer_tokenize(head: RequestHead, context: RouteContext) -> Reply:
     """Answer POST /tokenize: texts as tokens."""
     request = await context.read(head, partial(TokenizeRequest.parse, ignored=head.ignored))
-    texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
-    pieces = await _vocabulary_of(context).tokenize(
-        texts,
-        request.prompt_name,
-        context.deadline(head),
-        head.record,
-        special=request.add_special_tokens,
-    )
+    pieces = await tokenize(context.replica, request, context.deadline(head), head.record)
     return await context.write(head, pieces)
 
 
 async def answer_decode(head: RequestHead, context: RouteContext) -> Reply:
     """Answer POST /decode: token ids as text."""
     request = await context.read(head, partial(DecodeRequest.parse, ignored=head.ignored))
-    special, deadline = not request.skip_special_tokens, context.deadline(head)
-    vocabulary = _vocabulary_of(context)
-    pieces = await vocabulary.decode(request.sequences(), deadline, head.record, special=special)
-    return await context.write(head, pieces)
+    replica, sequences = context.replica, request.sequences()
+    _check_count("ids", sequences, replica.settings.max_sequences)
+    replica.gateway.resolver.check_tokens(size := sum(map(len, sequences)))
+    head.record.reserve(bodies=HELD_ID_BYTES * size)
+    steps = _decode(replica.reader, sequences, special=not request.skip_special_tokens)
+    texts = await replica.reader.worker.run(steps, context.deadline(head), size)
+    held = sum(map(getsizeof, texts))
+    head.record.reserve(arrays=held, answers=held)
+    return await context.write(head, write_pieces(Each(texts)))
 
 
-def _vocabulary_of(context: RouteContext) -> Vocabulary:
-    """Return the Vocabulary of a replica."""
-    replica = context.replica
-    return Vocabulary(replica.reader, replica.settings)
+def _decode(
+    reader: "Reader", sequences: Sequence[Sequence[int]], *, special: bool
+) -> Steps[list[str]]:
+    """Decode sequences of token ids to texts, one per step; refuse ids that are no token's."""
+    texts, tokenizer = list[str](), reader.tokenizer
+    for index, ids in enumerate(sequences):
+        reader.check_ids(ids, [0] * len(ids), partial(_place, "ids", index))
+        if None in tokenizer.tokens_of([*set(ids)]):
+            size = reader.config.vocabulary
+            detail = f"the tokenizer has no token for one of the ids, though it is below {size}"
+            raise Refused.at("token_out_of_range", "ids", index, detail=detail, limit=size)
+        texts.append(tokenizer.text_of(ids, special=special))
+        yield
+    return texts
 
 
 async def answer_health(head: RequestHead, context: RouteContext) -> Reply:

@@ -27,6 +27,7 @@ class Resolver:
         name: name by which clients call the model.
 
     Attributes:
+        adapter: returns the name of the adapter that a request asks for; see Names.adapter.
         most_sequences: most inputs of a request.
         most_json: most bytes of a request's JSON, and most characters in all its pairs together.
         linear: the checkpoint's own pooling as a weighted sum of tokens, or why it is no such sum.
@@ -35,15 +36,12 @@ class Resolver:
 
     def __init__(self, name: str, model: Model, settings: Settings) -> None:
         self.names, self.model = Names(name, [*model.adapters]), model
+        self.adapter = self.names.adapter
         self.most_sequences, self._most_tokens = settings.max_sequences, settings.max_request_tokens
         self.most_json = settings.max_body_bytes
         self._truncate, self._own = settings.truncate, Outputs(model.pooling)
         self.linear = linear_pooling(model.pooling)
         self.linear_inputs = linear_pooling(model.pooling, single=True)
-
-    def adapter(self, model: str | None, task: str | None = None) -> str | None:
-        """Return the name of the adapter that a request asks for; see Names.adapter."""
-        return self.names.adapter(model, task)
 
     def cut(self, truncate: Truncation | None, usual: Truncation = "refuse") -> Truncation:
         """Return how a sequence that is too long is truncated, or that it is refused.

@@ -17,6 +17,7 @@ from service.tables.wording.wire import Integers
 # A field that is true, false or an object with options
 BY_KIND = Discriminator(lambda value: "<switch>" if isinstance(value, bool) else "<how>")
 Switch = Annotated[bool, Tag("<switch>")]
+PooledField = Annotated[Switch | Annotated[Pooled, Tag("<how>")], BY_KIND]
 ClassifyField = Annotated[Switch | Annotated[Classify, Tag("<how>")], BY_KIND]
 LabelTokensField = Annotated[Switch | Annotated[LabelTokens, Tag("<how>")], BY_KIND]
 SparseField = Annotated[Switch | Annotated[Sparse, Tag("<how>")], BY_KIND]
@@ -35,10 +36,7 @@ class EncodeRequest(Ask):
     truncate: Truncate | None = None
     """What happens to a sequence of more than `max_tokens` tokens: it is refused, or cut on this
     side; left out or null: `truncate` of GET /info."""
-    pooled: Annotated[
-        Annotated[bool, Tag("<switch>")] | Annotated[Pooled, Tag("<how>")],
-        Discriminator(lambda value: "<switch>" if isinstance(value, bool) else "<how>"),
-    ] = True
+    pooled: PooledField = True
     """Whether to answer one vector for each input, and how it is made; true: the checkpoint's own
     way."""
     tokens: bool = False

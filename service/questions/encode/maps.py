@@ -95,46 +95,26 @@ def _axis(selection: Selection) -> Array:
 
 def named_tensors(selection: Selection, maps: Made) -> Iterator[tuple[str, Array]]:
     """Yield the arrays with their names in a safetensors answer."""
+    form = selection.form
+    kind = form if form in ("dominance", "why") else "attention"
     for layer, arrays in maps["heads"].items():
-        if selection.form == "stats":
+        if form == "stats":
             yield f"stats.{layer}", arrays["stats"]
             continue
         for place, head in enumerate(selection.heads[layer]):
             for name, array in arrays.items():
-                yield _tensor_name(selection, layer, head, name), np.asarray(array[place])
-            if selection.form == "dominance":
-                yield _tensor_name(selection, layer, head, "tokens"), _axis(selection)
-    if selection.form == "dominance":
+                part = f".{name}" if form in ("top", "dominance", "why") else ""
+                yield f"{kind}.{layer}.{head}{part}", np.asarray(array[place])
+            if form == "dominance":
+                yield f"{kind}.{layer}.{head}.tokens", _axis(selection)
+    if form == "dominance":
         yield "dominance.wins", maps["whole"]["wins"]
-    if selection.form == "rollout":
+    if form == "rollout":
         yield "rollout", maps["whole"]["map"]
 
 
 def count_tensors(selection: Selection) -> int:
     """Return how many arrays `named_tensors` yields."""
     layers, heads = len(selection.heads), sum(map(len, selection.heads.values()))
-    match selection.form:
-        case "stats":
-            return layers
-        case "dominance":
-            return 4 * heads + 1
-        case "rollout":
-            return 1
-        case "top":
-            return 3 * heads
-        case "why":
-            return 4 * heads
-    return heads
-
-
-def stack_layers(maps: Made) -> Iterator[tuple[str, Array]]:
-    """Yield the number of each layer, as text, with its maps, (heads, query, key)."""
-    for layer, arrays in maps["heads"].items():
-        yield str(layer), arrays["map"]
-
-
-def _tensor_name(selection: Selection, layer: int, head: int, name: str) -> str:
-    """Return the name of a head's array in a safetensors answer."""
-    if selection.form in ("dominance", "why"):
-        return f"{selection.form}.{layer}.{head}.{name}"
-    return f"attention.{layer}.{head}" + (f".{name}" if selection.form == "top" else "")
+    by_form = {"stats": layers, "dominance": 4 * heads + 1, "rollout": 1}
+    return {**by_form, "top": 3 * heads, "why": 4 * heads}.get(selection.form, heads)

@@ -188,7 +188,7 @@ class Encode:
         if tiles:
             shown, path = why.join_scores(tiles), "exact"
         if self._custom.layout.padded:
-            return replace(item, arrays=dict(maps.stack_layers(shown)))
+            return replace(item, arrays={str(i): made["map"] for i, made in shown["heads"].items()})
         tokens = work.facts["tokens"] or [None] * len(work)
         return replace(
             item,

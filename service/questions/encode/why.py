@@ -13,11 +13,8 @@ from service.questions.carried import WORK_BYTES, carry_works
 from service.shapes.step import Step
 from service.shapes.work import Array, Work
 
-SOURCE_AXIS = {
-    "scores": 2,
-    "share": 1,
-    "shuffled": 1,
-}  # in arrays above layer 0; the first source is all biases
+# Axis of the sources in arrays above layer 0; the first source is all biases
+SOURCE_AXIS = {"scores": 2, "share": 1, "shuffled": 1}
 
 
 async def carry_scores(

@@ -1,6 +1,5 @@
 """The wire of POST /v1/attend and POST /v1/explain: request models, strict."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Discriminator, Field, FiniteFloat, Tag, TypeAdapter
@@ -10,7 +9,7 @@ from typing_extensions import TypeAliasType
 from model.text.tokenizer import Truncate
 from service.shapes.answer import Encoded
 from service.shapes.ask import Ask
-from service.shapes.inputs import Gate, Texts
+from service.shapes.inputs import Texts
 from service.tables.wording.wire import Wire, request_adapter
 
 # Lists that fail at their first error, as in schema.py; finite: a softmax spreads one NaN to all
@@ -77,7 +76,6 @@ class ExplainRequest(Ask):
     """The body of POST /v1/explain: a text, and the layer it is followed through."""
 
     question: ClassVar = "service.questions.explain.question:Explain"
-    gates: ClassVar[Sequence[Gate]] = ()  # type: ignore[misc]  # it shows the layer as it is
 
     model: str | None = None
     """The model you expect; another name than the served one is refused."""

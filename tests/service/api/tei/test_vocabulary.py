@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from model.text.tokenizer import Tokenizer
-from service.api.tei.tokens import Vocabulary
+from service.api.tei.tokens import TokenizeRequest, tokenize
 from service.pipeline.replica import Replica
 from service.pipeline.worker import Worker
 from service.shapes.answer import PIECE_BYTES
@@ -86,9 +86,8 @@ async def test_tokens_are_written_in_pieces_of_what_is_held(replica: Replica) ->
     """One string of all would take uncounted megabytes, and hold up every thread."""
     record, text = Record("/tokenize"), "well, " * 20_000
     deadline = time.monotonic() + 30
-    vocabulary = Vocabulary(replica.reader, replica.settings)
-    texts = [text, "a"]
-    pieces = list(await vocabulary.tokenize(texts, None, deadline, record, special=True))
+    request = TokenizeRequest(inputs=[text, "a"])
+    pieces = list(await tokenize(replica, request, deadline, record))
 
     tokens = orjson.loads(b"".join(pieces))
     assert [len(one) for one in tokens] == [40_002, 3]
