@@ -211,7 +211,8 @@ def _describe_success(route: Route) -> dict[str, Any]:
         response["content"] = content
     headers = {**route.headers, **(ENCODED_HEADERS if route.parse else {})}
     headers |= FOREIGN_HEADERS if route.foreign else {}
-    if headers := headers | (TOKEN_ID_HEADERS if route.takes_ids else {}):
+    takes_ids = route.parse is not None and not {"tokens", "mixed"}.isdisjoint(route.inputs)
+    if headers := headers | (TOKEN_ID_HEADERS if takes_ids else {}):
         response["headers"] = headers
     return response
 

@@ -59,8 +59,6 @@ class ResolvedRequest(NamedTuple):
     texts: Texts  # inputs of all sides
     edited: bool  # whether it gates or patches heads
     space: str | None  # name of the space of its vectors; None if they are of none
-    deadline: float  # when its answer must be ready, on time.monotonic's clock
-    record: Record  # what its metrics, log line and trace are made of
 
 
 class PreparedRequest(NamedTuple):
@@ -133,7 +131,7 @@ class Gateway:
         admission, sides = self._admission, resolved.question.sides
         with admission.reserve(record):
             admission.foresee(tokens, deadline, record, queued=queued, held=unread_bytes)
-            works, tokens, plan, held = await self._prepare(resolved)
+            works, tokens, plan, held = await self._prepare(resolved, deadline, record)
             timing = await admission.run(plan.step, deadline, record, plan.price, inputs=held)
         await give_turn(len(works))
         items = await plan.make_items()
@@ -158,7 +156,7 @@ class Gateway:
         Args, Raises: as `encode`; a refusal of `admission.run` is returned instead of raised.
         """
         resolved = await self._resolve(ask, deadline, record, custom, expected)
-        _, tokens, (step, price, _), _ = await self._prepare(resolved)
+        _, tokens, (step, price, _), _ = await self._prepare(resolved, deadline, record)
         await give_turn(record.sequences)
         cost = {
             "tokens": tokens,
@@ -195,7 +193,8 @@ class Gateway:
                 expected space.
         """
         await give_turn(len(texts := ask.texts()))
-        record.input = _input_kind(texts)  # also of what no question is made of
+        kinds = {text.kind if type(text) is InputItem else "text" for text in texts} or {"none"}
+        record.input = kinds.pop() if len(kinds) == 1 else "mixed"  # also of what is refused now
         question = self.question(ask, custom)
         sides = question.sides
         side = sides[-1]
@@ -210,7 +209,7 @@ class Gateway:
         space = self._spaces.of(side, edited) if side.vectors else None
         if side.adapter:
             record.weights = self.resolver.model.adapters[side.adapter].digest
-        return ResolvedRequest(ask, question, texts, edited, space, deadline, record)
+        return ResolvedRequest(ask, question, texts, edited, space)
 
     def _check_sizes(self, texts: Texts, items: Sequence[tuple[int, InputItem]]) -> None:
         """Refuse a request with no input, or with too many inputs, token ids or spans.
@@ -234,13 +233,15 @@ class Gateway:
             detail = f"they have {spans:,} spans, and the limit is {MOST_SPANS:,}"
             raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
 
-    async def _prepare(self, resolved: ResolvedRequest) -> PreparedRequest:
+    async def _prepare(
+        self, resolved: ResolvedRequest, deadline: float, record: Record
+    ) -> PreparedRequest:
         """Read, plan and price a request.
 
         Raises:
             Refused: an input cannot be read, or the request has too many tokens.
         """
-        ask, question, texts, edited, _, deadline, record = resolved
+        ask, question, texts, edited, _ = resolved
         sides, changes = question.sides, Interventions(self._config)
         await give_turn(len(texts))
         if edited:
@@ -263,22 +264,17 @@ class Gateway:
                 changes.common.apply(work)
             return gated
 
-        plan = await question.plan(works, read_gated, deadline, record)
-        plan = plan._replace(step=(step := changes.ordered(plan.step, self.resolver)))
+        planned = await question.plan(works, read_gated, deadline, record)
+        step = changes.ordered(planned.step, self.resolver)
+        planned.price.made += step.held
         record.inputs, record.sequences = len(works), step.sequences
         await give_turn(record.sequences)
         record.tokens = step.tokens
         await give_turn(record.sequences)
         self._estimate.learn(texts, works)
         await give_turn(len(works))
-        plan.price.made += step.held
+        plan = planned._replace(step=step)
         return PreparedRequest(works, tokens, plan, estimate_held(texts, works))
-
-
-def _input_kind(texts: Texts) -> str:
-    """Return the kind of a request's inputs, as the label of metrics; `mixed` for several."""
-    kinds = {text.kind if type(text) is InputItem else "text" for text in texts}
-    return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
 
 def _request_usage(

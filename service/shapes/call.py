@@ -298,11 +298,6 @@ class Route(NamedTuple):
         return self.request is not None and bool(self.api.document)
 
     @property
-    def takes_ids(self) -> bool:
-        """Tell whether its requests may hold token ids to encode."""
-        return self.parse is not None and not {"tokens", "mixed"}.isdisjoint(self.inputs)
-
-    @property
     def refusals(self) -> Sequence[str]:
         """Return the codes of its refusals."""
         return self.codes or (self.api.codes if self.request is None else self.api.body_codes)

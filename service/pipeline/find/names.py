@@ -37,7 +37,9 @@ class Names(NamedTuple):
         Raises:
             Refused: there is no such model or adapter, or `model` and `task` name two.
         """
-        own = self._adapter_of(model)
+        own, every = None, self.every
+        if model is not None:
+            own = (None, *self.adapters)[every.index(find_name(model, every))]
         if task is None:
             return own
         if task not in self.adapters:
@@ -49,17 +51,6 @@ class Names(NamedTuple):
         if own not in (None, task):
             raise Refused.at("out_of_range", "task", detail=f'"model" names another, "{own}"')
         return task
-
-    def _adapter_of(self, model: str | None) -> str | None:
-        """Return the name of the adapter in a name such as `model:adapter`; None: without one.
-
-        Raises:
-            Refused: it is none of `every`.
-        """
-        if model is None:
-            return None
-        every = self.every
-        return (None, *self.adapters)[every.index(find_name(model, every))]
 
 
 def find_name(requested: str, names: Sequence[str], place: str = "model") -> str:

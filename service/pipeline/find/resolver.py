@@ -2,19 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-from model.config import Side
 from model.loading.checkpoint import Model
 from model.pooling import Pooling
 from model.similarity import LinearPooling, NotLinear
-from model.text.frame import Role
 from model.text.tokenizer import Truncation
-from service.pipeline.find import tasks
 from service.pipeline.find.heads import Heads, chosen_heads, chosen_hidden_states
 from service.pipeline.find.names import Names
+from service.pipeline.find.tasks import choose_role, find_tasks
 from service.shapes.inputs import Attention, Sweep
-from service.shapes.outputs import Pooled, Wanted
-from service.shapes.task import Task
+from service.shapes.outputs import Pooled
 from service.shapes.work import Outputs
 from service.tables.refusals import Refused
 from service.tables.settings import Settings
@@ -28,6 +26,8 @@ class Resolver:
 
     Attributes:
         adapter: returns the name of the adapter that a request asks for; see Names.adapter.
+        tasks: returns the tasks that a request names of the checkpoint's heads; see find_tasks.
+        role: returns how texts are read as query or as document; see choose_role.
         most_sequences: most inputs of a request.
         most_json: most bytes of a request's JSON, and most characters in all its pairs together.
         linear: the checkpoint's own pooling as a weighted sum of tokens, or why it is no such sum.
@@ -37,6 +37,8 @@ class Resolver:
     def __init__(self, name: str, model: Model, settings: Settings) -> None:
         self.names, self.model = Names(name, [*model.adapters]), model
         self.adapter = self.names.adapter
+        self.tasks = partial(find_tasks, model=model)
+        self.role = partial(choose_role, model=model)
         self.most_sequences, self._most_tokens = settings.max_sequences, settings.max_request_tokens
         self.most_json = settings.max_body_bytes
         self._truncate, self._own = settings.truncate, Outputs(model.pooling)
@@ -111,14 +113,6 @@ class Resolver:
         except IndexError as error:
             detail = str(error)
             raise Refused.at("index_out_of_range", field, detail=detail, **limits) from None
-
-    def tasks(self, wanted: Sequence[Wanted]) -> Sequence[Task]:
-        """Return the tasks of the checkpoint's heads that a request names; see tasks.find_tasks."""
-        return tasks.find_tasks(wanted, self.model) if wanted else ()
-
-    def role(self, wanted: Sequence[Wanted], side: Side | None) -> Role | None:
-        """Return how texts are read as query or as document; see tasks.choose_role."""
-        return tasks.choose_role(wanted, side, self.model) if side or wanted else None
 
     def check_tokens(self, tokens: int, holds: str = "it holds") -> None:
         """Refuse more tokens than a request may have; `holds` begins the message."""

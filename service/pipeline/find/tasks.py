@@ -6,7 +6,6 @@ from functools import partial
 
 from model.config import Side
 from model.loading.checkpoint import Model
-from model.maps.choices import Level
 from model.task_heads import (
     Classifier,
     Lexical,
@@ -19,8 +18,7 @@ from model.task_heads import (
 from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
 from service.engine.fair.turns import in_turns
-from service.pipeline.write import task_answers
-from service.pipeline.write.task_answers import Classes, Labels, SparseWeights, TokenVectors
+from service.pipeline.write.task_answers import Classes, SparseWeights, TokenVectors, best_labels
 from service.shapes.outputs import (
     Classify,
     Entailment,
@@ -95,14 +93,30 @@ def _make_task(wanted: Wanted, head: TaskHead, tokenizer: Tokenizer) -> Task:
         case Rerank(), Classifier():
             return _classes_task(head, head.ranking)
         case LabelTokens(level=level), Tagger():
-            return _labels_task(head, level)
+            return Task(
+                head,
+                lambda work, made: best_labels(head.labels, work.facts, made, level),
+                words=level == "word",
+                shows=True,
+            )
         case Sparse(k=k, threshold=threshold), Splade():
             splade = replace(head, k=k, threshold=threshold)
             return Task(splade, partial(_show_weights, tokenizer))
         case Sparse(k=k, threshold=threshold), Lexical():
-            return _lexical_task(replace(head, k=k, threshold=threshold), tokenizer)
+            lexical = replace(head, k=k, threshold=threshold)
+            return Task(
+                lexical,
+                partial(_show_weights, tokenizer),
+                fit=lambda work: replace(lexical, token_ids=work.sequence.token_ids or ()),
+                no_ids_detail=LEXICAL_QUERIES,
+            )
         case MultiVector(), VectorHead():
-            return _vectors_task(head)
+            return Task(
+                head,
+                lambda _, made: TokenVectors(made["vectors"], made["kept"]),
+                fit=partial(_fit_vectors, head),
+                shows=True,
+            )
     raise RuntimeError("a task without a head: this is a bug")
 
 
@@ -124,52 +138,19 @@ def choose_role(requested: Sequence[Wanted], side: Side | None, model: Model) ->
     return None
 
 
-def _vectors_task(head: VectorHead) -> Task:
-    """Return the task of token vectors, without those of tokens that a work's role skips."""
-
-    def show(work: Work, arrays: Arrays) -> TokenVectors:
-        """Return the head's output as an answer shows it."""
-        return TokenVectors(arrays["vectors"], arrays["kept"])
-
-    def fit(work: Work) -> VectorHead:
-        """Return the head with the positions of the work's tokens that get a vector."""
-        role, ids = work.role, work.sequence.token_ids
-        if role is None or ids is None:
-            return head
-        kept = [position for position in role.kept_places(ids) if position >= head.first_place]
-        return replace(head, kept=kept)
-
-    return Task(head, show, fit=fit, shows=True)
-
-
-def _labels_task(head: Tagger, level: Level) -> Task:
-    """Return the task of a label for each token or word."""
-
-    def show(work: Work, arrays: Arrays) -> Labels:
-        """Return the best label of each token or word of the work."""
-        return task_answers.best_labels(head.labels, work.facts, arrays, level)
-
-    return Task(head, show, words=level == "word", shows=True)
+def _fit_vectors(head: VectorHead, work: Work) -> VectorHead:
+    """Return a head with the positions of a work's tokens that its role does not skip."""
+    role, ids = work.role, work.sequence.token_ids
+    if role is None or ids is None:
+        return head
+    kept = [position for position in role.kept_places(ids) if position >= head.first_place]
+    return replace(head, kept=kept)
 
 
 def _classes_task(head: Classifier, activation: ScoreActivation) -> Task:
     """Return the task of scoring a sequence's classes by an activation."""
-
-    def show(work: Work, arrays: Arrays) -> Classes:
-        """Return the head's output with the names of the classes."""
-        return Classes(head.labels, arrays["logits"], arrays["scores"])
-
-    return Task(replace(head, activation=activation), show)
-
-
-def _lexical_task(head: Lexical, tokenizer: Tokenizer) -> Task:
-    """Return the task of a sparse vector with a weight for each of a work's own tokens."""
-
-    def fit(work: Work) -> Lexical:
-        """Return the head with the work's token ids."""
-        return replace(head, token_ids=work.sequence.token_ids or ())
-
-    return Task(head, partial(_show_weights, tokenizer), fit=fit, no_ids_detail=LEXICAL_QUERIES)
+    scored = replace(head, activation=activation)
+    return Task(scored, lambda _, made: Classes(head.labels, made["logits"], made["scores"]))
 
 
 def _show_weights(tokenizer: Tokenizer, work: Work, arrays: Arrays) -> SparseWeights:

@@ -15,7 +15,6 @@ import orjson
 
 from service.shapes.answer import PIECE_BYTES, AnswerItem, Array, Each, Encoded, Records
 from service.shapes.call import Turn
-from service.tables.refusals import Refused
 
 PIECE_LEAST = 1024  # bytes that even a smaller piece counts as, since its item may take as long
 # Bytes of array in a piece of base64: a multiple of 3 and of the size of every dtype
@@ -36,15 +35,6 @@ WIDTHS = (4, 2, 1)  # bytes of a number of these, in the order of a file
 # Stands where a value is written later; JSON has no such byte, not even in a string
 HELD_MARK = b"\0"
 HELD_PLACE = orjson.Fragment(HELD_MARK)
-
-
-def cast_half(array: Array, layer: int) -> Array:
-    """Return a float32 array of hidden state `layer` as float16; refuse what overflows."""
-    with np.errstate(over="ignore"):  # too large a number becomes infinity, which is refused
-        half = array.astype(np.float16)
-    if np.isinf(half).any():
-        raise Refused("nonfinite_output", layer=layer, dtype="float16")
-    return half
 
 
 def to_json(encoded: Encoded) -> dict[str, Any]:

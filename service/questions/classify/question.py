@@ -78,7 +78,12 @@ class Classification:
 def _rank_labels(ask: ZeroShotRequest, works: Sequence[Work]) -> AnswerItem:
     """Return a text's item, its labels best first, from its works: one for each label."""
     logits = np.stack([work.result.task["logits"] for work in works])
-    scores = short_numbers(_score_labels(logits, _entailment_class(works[0]), ask.multi_label))
+    (entailment,) = (
+        head.entailment
+        for head in works[0].outputs.task_heads
+        if isinstance(head, Classifier) and head.entailment is not None
+    )
+    scores = short_numbers(_score_labels(logits, entailment, ask.multi_label))
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
     facts = {
         "classes": [{"label": ask.labels[place], "score": scores[place]} for place in order],
@@ -86,14 +91,6 @@ def _rank_labels(ask: ZeroShotRequest, works: Sequence[Work]) -> AnswerItem:
         "length": max(work.length for work in works),
     }
     return AnswerItem(sum(map(len, works)), facts)
-
-
-def _entailment_class(work: Work) -> int:
-    """Return the index of the class that means entailment."""
-    for head in work.outputs.task_heads:
-        if isinstance(head, Classifier) and head.entailment is not None:
-            return head.entailment
-    raise RuntimeError("a model without the task: this is a bug")
 
 
 def _score_labels(logits: Array, entailment: int, multi_label: bool) -> Array:

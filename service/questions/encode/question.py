@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from model.config import EncoderConfig
 from model.pooling import Pooling
 from model.probes import Maps, Parts
@@ -16,7 +18,6 @@ from service.pipeline.find.heads import Heads, Span, locate_spans
 from service.pipeline.find.resolver import Resolver
 from service.pipeline.find.selection import select_attention
 from service.pipeline.worker import Workers
-from service.pipeline.write import answer
 from service.pipeline.write.precisions import quantize
 from service.questions.encode import EncodeRequest, maps, why
 from service.shapes.answer import AnswerItem, Array
@@ -27,6 +28,7 @@ from service.shapes.price import Layout, Part, Price
 from service.shapes.record import Record
 from service.shapes.side import Side
 from service.shapes.step import Plan, Read, Step
+from service.shapes.task import Task
 from service.shapes.work import Work
 from service.tables.refusals import Refused
 
@@ -56,9 +58,13 @@ class Encode:
         self._heads: Heads = {}
         if attention:
             self._heads = resolver.heads(attention, "attention")
-            _check_why(ask)
+            patched = any(item.patch for _, item in numbered_items(ask.inputs))
+            if attention.form == "why" and (ask.sweep or patched):
+                raise Refused.at("out_of_range", "attention", "form", detail=NOT_WITH_WHY)
         wanted: Sequence[Wanted] = (Rerank(),) if custom.rerank else ask.wanted
-        if tasks := resolver.tasks(wanted):
+        tasks, role = list[Task](), None
+        if wanted:
+            tasks, role = resolver.tasks(wanted), resolver.role(wanted, ask.role)
             outputs = replace(outputs, task_heads=tuple([task.head for task in tasks]))
         self._copies: Copies | None = None
         if sweep := sweep_of(ask.sweep):
@@ -78,7 +84,7 @@ class Encode:
             prompt=custom.prompt,
             instruction=custom.instruction,
             adapter=adapter,
-            role=resolver.role(wanted, ask.role),
+            role=role,
             documents=custom.documents,
             tasks=tasks,
             vectors=bool(ask.pooled or ask.tokens),
@@ -145,7 +151,13 @@ class Encode:
 
     def _cast(self, array: Array, layer: int = -1) -> Array:
         """Cast an array of hidden state `layer` to the request's dtype; refuse what overflows."""
-        return array if self._ask.dtype == "float32" else answer.cast_half(array, layer)
+        if self._ask.dtype == "float32":
+            return array
+        with np.errstate(over="ignore"):  # too large a number becomes infinity
+            half = array.astype(np.float16)
+        if np.isinf(half).any():
+            raise Refused("nonfinite_output", layer=layer, dtype="float16")
+        return half
 
     def _quantize(self, vectors: Array | None) -> Array | None:
         """Return pooled vectors in the request's precision or dtype."""
@@ -196,13 +208,6 @@ class Encode:
             maps=maps.to_json(selection, shown, self._ask.encoding, tokens),
             arrays=dict(maps.named_tensors(selection, shown)),
         )
-
-
-def _check_why(ask: EncodeRequest) -> None:
-    """Refuse to explain scores of a pass that takes values from another one."""
-    patched = any(item.patch for _, item in numbered_items(ask.inputs))
-    if ask.attention and ask.attention.form == "why" and (ask.sweep or patched):
-        raise Refused.at("out_of_range", "attention", "form", detail=NOT_WITH_WHY)
 
 
 def weigh_answer(

@@ -106,14 +106,11 @@ class ExplainRequest(Ask):
 AnyAttendRequest = AttendRequest | MixRequest
 
 
-def _tag_form(value: Any) -> str:
-    """Return the tag of the request that a body of POST /v1/attend is, by its fields."""
-    return "<mix>" if isinstance(value, dict) and "scores" in value else "<attend>"
-
-
 # the body of POST /v1/attend
 AttendBody = Annotated[
     Annotated[AttendRequest, Tag("<attend>")] | Annotated[MixRequest, Tag("<mix>")],
-    Discriminator(_tag_form),
+    Discriminator(
+        lambda body: "<mix>" if isinstance(body, dict) and "scores" in body else "<attend>"
+    ),
 ]
 ATTEND_ADAPTER: TypeAdapter[AnyAttendRequest] = request_adapter(AttendBody)

@@ -92,9 +92,11 @@ def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
     pairs = (heads, scores.shape[-2], len(value))
     price = _price_answer(pairs, value.shape[1], limit)
     rows = _check_per_pair(scores, "scores", pairs)
-    if request.probabilities and not _are_probabilities(scores):
-        detail = "expected shares from 0 to 1 that sum to 1 in every row"
-        raise Refused.at("out_of_range", "scores", detail=detail)
+    if request.probabilities:
+        within = scores.min() >= 0 and scores.max() <= 1 + SHARE_TOLERANCE
+        if not within or np.abs(scores.sum(-1) - 1).max() > SHARE_TOLERANCE:
+            detail = "expected shares from 0 to 1 that sum to 1 in every row"
+            raise Refused.at("out_of_range", "scores", detail=detail)
     # neither refers to the request, whose lists would stay in memory with the arrays
     probabilities = (
         (lambda: rows) if request.probabilities else partial(attention_probabilities, rows)
@@ -122,12 +124,6 @@ def _check_per_pair(array: NDArray[Any], name: str, pairs: tuple[int, int, int])
         detail = f"expected the shape {pairs[1:]} or {pairs}, received {array.shape}"
         raise Refused.at("shape_mismatch", name, detail=detail)
     return torch.from_numpy(array)
-
-
-def _are_probabilities(scores: Array) -> bool:
-    """Tell whether all numbers are from 0 to 1, and every row sums to 1."""
-    within = scores.min() >= 0 and scores.max() <= 1 + SHARE_TOLERANCE
-    return bool(within and np.abs(scores.sum(-1) - 1).max() <= SHARE_TOLERANCE)
 
 
 def _split_heads(rows: Array, heads: int) -> Tensor:

@@ -1,8 +1,7 @@
 """Why one text is like others: cosines, the shares or parts that make them, and the price."""
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -49,8 +48,6 @@ INPUT_HINT = (
 
 # What an answer says of a text on the right: fields, and arrays by their names in a file
 Explained = tuple[dict[str, Any], dict[str, Array]]
-# Returns the text with this number as one side of a cosine, from its result or a copy's
-Weigh = Callable[[Result, int], ComparedText]
 
 
 class Similarity:
@@ -130,12 +127,10 @@ class Similarity:
             every = [*works, *chain(*(of_text[1:] for of_text in carried))]
             step = Step(every, held=weigh_probes(every, config))
             held = _count_held(config.width * len(modes), sizes, [size + 2 for size in sizes])
-            weigh = partial(_weigh_sources, linear, units, carried)
-            explaining = self._share(works, units, linear, weigh)
+            explaining = self._share(works, units, linear, carried)
         else:
             held = _count_held(config.width, sizes, list(map(len, works)))
-            weigh = partial(_weigh_tokens, linear, units)
-            explaining = self._share(works, units, linear, weigh)
+            explaining = self._share(works, units, linear, [()] * len(works))
         if self._copies:
             step = await self._copies.step(works)
             explaining = self._sweep(works, units, self._copies, explaining)
@@ -185,14 +180,19 @@ class Similarity:
         return explained
 
     def _share(
-        self, works: Sequence[Work], units: Sequence[Units], linear: LinearPooling, weigh: Weigh
+        self,
+        works: Sequence[Work],
+        units: Sequence[Units],
+        linear: LinearPooling,
+        carried: Sequence[Sequence[Work]],
     ) -> Steps[list[Explained]]:
         """Return scores and tables of shares, pausing after STEP_CELLS cells."""
         cells, ask, explained = 0, self._ask, list[Explained]()
         first, *results = [work.result for work in works]
-        left = weigh(first, 0)
+        left = _weigh(linear, units[0], first, carried[0])
         for index, result in enumerate(results, 1):
-            shares = linear.share_cosine(left, weigh(result, index))
+            right = _weigh(linear, units[index], result, carried[index])
+            shares = linear.share_cosine(left, right)
             table = ShareTable(ask, units[0], units[index])
             for block in shares.blocks():
                 table.add(block)
@@ -229,8 +229,7 @@ class Similarity:
             explained[index - 1][0]["sweep"] = copies.changed(left, right, index)
             yield
         if pair and isinstance(self._linear, LinearPooling):
-            weigh = partial(_weigh_tokens, self._linear, units)
-            shares = yield from _share_pair(works, pair, copies.made, weigh)
+            shares = yield from _share_pair(works, pair, copies.made, self._linear, units)
             for (facts, _), (untouched, *scaled) in zip(explained, shares, strict=True):
                 facts["sweep"]["share"] = copies.by_head([share - untouched for share in scaled])
         return explained
@@ -257,7 +256,11 @@ def _score(works: Sequence[Work]) -> Steps[list[Explained]]:
 
 
 def _share_pair(
-    works: Sequence[Work], pair: Sequence[int], copies: Sequence[Sequence[Work]], weigh: Weigh
+    works: Sequence[Work],
+    pair: Sequence[int],
+    copies: Sequence[Sequence[Work]],
+    linear: LinearPooling,
+    units: Sequence[Units],
 ) -> Steps[list[list[float]]]:
     """Return a pair's shares for each text on the right: untouched, then by scaled head."""
     # of each text and its copies: the vector of the pair's unit, and the length of the whole
@@ -265,7 +268,7 @@ def _share_pair(
     for index, (work, work_copies) in enumerate(zip(works, copies, strict=True)):
         sides.append([])
         for copy in (work, *work_copies):
-            side = weigh(copy.result, index)
+            side = _weigh(linear, units[index], copy.result)
             sides[-1].append((side.shown[pair[index > 0]].clone(), side.length))
             yield
     left, *rights = sides
@@ -278,25 +281,20 @@ def _share_pair(
     ]
 
 
-def _weigh_tokens(
-    linear: LinearPooling, units: Sequence[Units], result: Result, index: int
+def _weigh(
+    linear: LinearPooling, units: Units, result: Result, carrying: Sequence[Work] = ()
 ) -> ComparedText:
-    """Return a text as the sum of its token vectors."""
+    """Return a text as one side of a cosine, from its result or a copy's.
+
+    Args:
+        carrying: what carries its tokens through the model; empty: those of the last layer count.
+    """
+    if carrying:
+        made = [torch.from_numpy(work.result.made[Sources.name]) for work in carrying]
+        return linear.weigh_sources(torch.cat(made), len(units.axis))
     if result.tokens is None:
         raise RuntimeError("token vectors that were asked for are missing: this is a bug")
-    return linear.weigh_text(torch.from_numpy(result.tokens), units[index])
-
-
-def _weigh_sources(
-    linear: LinearPooling,
-    units: Sequence[Units],
-    carried: Sequence[Sequence[Work]],
-    result: Result,
-    index: int,
-) -> ComparedText:
-    """Return a text as the sum of what its tokens add that enter the model."""
-    made = [torch.from_numpy(work.result.made[Sources.name]) for work in carried[index]]
-    return linear.weigh_sources(torch.cat(made), len(units[index].axis))
+    return linear.weigh_text(torch.from_numpy(result.tokens), units)
 
 
 def _count_held(width: int, sizes: Sequence[int], lengths: Sequence[int]) -> int:
