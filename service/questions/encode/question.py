@@ -22,7 +22,7 @@ from service.pipeline.write.precisions import quantize
 from service.questions.encode import EncodeRequest, maps, why
 from service.shapes.answer import AnswerItem, Array
 from service.shapes.ask import Custom
-from service.shapes.inputs import numbered_items, sweep_of
+from service.shapes.inputs import Floats, numbered_items, sweep_of
 from service.shapes.outputs import Rerank, Wanted
 from service.shapes.price import Layout, Part, Price
 from service.shapes.record import Record
@@ -149,23 +149,17 @@ class Encode:
         self._resolver.check_tokens(sum(last - first for first, last in spans), "its spans hold")
         return found
 
-    def _cast(self, array: Array, layer: int = -1) -> Array:
-        """Cast an array of hidden state `layer` to the request's dtype; refuse what overflows."""
-        if self._ask.dtype == "float32":
-            return array
-        with np.errstate(over="ignore"):  # too large a number becomes infinity
-            half = array.astype(np.float16)
-        if np.isinf(half).any():
-            raise Refused("nonfinite_output", layer=layer, dtype="float16")
-        return half
-
     def _quantize(self, vectors: Array | None) -> Array | None:
         """Return pooled vectors in the request's precision or dtype."""
         if vectors is None:
             return None
         pooled = self._ask.pooled
         precision = "float" if isinstance(pooled, bool) else pooled.precision
-        return self._cast(vectors) if precision == "float" else quantize(vectors, precision)
+        return (
+            cast_array(vectors, self._ask.dtype)
+            if precision == "float"
+            else quantize(vectors, precision)
+        )
 
     def _make_item(
         self, index: int, work: Work, spans: Sequence[Span] | None, tiles: Sequence[Work] | None
@@ -175,7 +169,7 @@ class Encode:
         Args:
             spans, tiles: its parts, and the works that explain its scores, where asked for.
         """
-        cast, result, facts = self._cast, work.result, work.shown
+        cast, result, facts = partial(cast_array, dtype=self._ask.dtype), work.result, work.shown
         if spans:
             facts["spans"] = [span.facts() for span in spans]
         if self._copies:
@@ -189,7 +183,7 @@ class Encode:
             facts,
             pooled=self._quantize(result.pooled),
             tokens=None if result.tokens is None else cast(result.tokens),
-            layers={layer: cast(array, layer) for layer, array in result.hidden.items()},
+            layers={layer: cast(array, layer=layer) for layer, array in result.hidden.items()},
             tasks=[task.show(work, made) for task in self._side.tasks],
             parts=self._quantize(result.made.get(Parts.name)),
         )
@@ -208,6 +202,17 @@ class Encode:
             maps=maps.to_json(selection, shown, self._ask.encoding, tokens),
             arrays=dict(maps.named_tensors(selection, shown)),
         )
+
+
+def cast_array(array: Array, dtype: Floats, layer: int = -1) -> Array:
+    """Return a float32 array of hidden state `layer` in a dtype; refuse what float16 overflows."""
+    if dtype == "float32":
+        return array
+    with np.errstate(over="ignore"):  # too large a number becomes infinity
+        half = array.astype(np.float16)
+    if np.isinf(half).any():
+        raise Refused("nonfinite_output", layer=layer, dtype=dtype)
+    return half
 
 
 def weigh_answer(

@@ -322,7 +322,7 @@ async def test_overload_and_a_failing_model_are_said_in_teis_words(
     """429 with Retry-After; 424 for what the model did."""
     bound(monkeypatch, replica.batcher, requests=0)
     late = await http.post("/embed", json={"inputs": "a"})
-    monkeypatch.setattr(Resolver, "adapter", None)  # a call that asks for the model now fails
+    monkeypatch.setattr(Resolver, "outputs", None)  # a call that asks for the model now fails
     failed = await http.post("/embed", json={"inputs": "a"})
 
     assert (late.status_code, late.json()["error_type"]) == (429, "Overloaded")

@@ -217,7 +217,7 @@ async def test_a_fault_is_a_line_with_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What broke, where, and for whom; then the request's own line."""
-    monkeypatch.delattr(Resolver, "adapter")
+    monkeypatch.delattr(Resolver, "outputs")
     answer = await client.post("/v1/encode", json=WELL)
 
     (request,) = requests(log)

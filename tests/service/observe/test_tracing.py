@@ -134,7 +134,7 @@ async def test_a_fault_of_ours_is_an_error_and_a_callers_is_not(
 ) -> None:
     """Both name their refusal."""
     refused = await traced_client.post("/v1/encode", json={"inputs": []})
-    monkeypatch.delattr(Resolver, "adapter")
+    monkeypatch.delattr(Resolver, "outputs")
     broken = await traced_client.post("/v1/encode", json=WELL)
     monkeypatch.undo()
 

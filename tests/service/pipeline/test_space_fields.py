@@ -13,7 +13,6 @@ import pytest_asyncio
 
 from model.config import Task
 from service import api
-from service.pipeline.find.resolver import Resolver
 from service.shapes.answer import JSON
 from service.shapes.call import ModelFacts as Known
 from tests.bge_m3 import bge_m3
@@ -172,8 +171,8 @@ def test_an_answer_of_scores_names_no_space(
     sent = SimpleNamespace(headers={}, media_type=None, ignored={})
     gateway = served["m3"].replica.gateway
     # which this model may not have
-    monkeypatch.setattr(Resolver, "tasks", lambda *_: ())
-    monkeypatch.setattr(Resolver, "adapter", lambda *_: None)
+    monkeypatch.setattr(gateway.resolver, "tasks", lambda *_: ())
+    monkeypatch.setattr(gateway.resolver, "adapter", lambda *_: None)
     example = next(iter(body_of(path)["examples"].values()))["value"]
     call = parse(json.dumps(example).encode(), sent, DOES_ALL) if parse else None
     with pooled_by(served["m3"].replica, "mean"):

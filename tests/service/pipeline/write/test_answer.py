@@ -11,13 +11,13 @@ import pytest
 from safetensors.numpy import load
 
 from service.pipeline.write.answer import (
-    cast_half,
     to_json,
     write_numbers,
     write_pieces,
     write_safetensors,
     write_whole,
 )
+from service.questions.encode.question import cast_array
 from service.shapes.answer import PIECE_BYTES, AnswerItem, Each, Encoded, Records
 from service.shapes.price import ARRAY_BYTES, NAMED_BYTES
 from service.tables.refusals import Refused
@@ -124,7 +124,7 @@ def test_an_item_is_made_when_its_turn_has_come() -> None:
 def test_what_float16_cannot_hold_is_refused() -> None:
     """An infinity never takes a number's place."""
     with pytest.raises(Refused, match="nonfinite_output"):
-        cast_half(np.array([1e6], np.float32), layer=3)
+        cast_array(np.array([1e6], np.float32), "float16")
 
 
 def test_a_file_takes_the_memory_that_its_price_counts_for_each_array() -> None:
