@@ -29,6 +29,13 @@ from tests.model.small_tokenizer import save_small_tokenizer
 
 with warnings.catch_warnings():  # Ray's import warns of Ray's own age
     warnings.simplefilter("ignore")
+    from ray.serve.schema import (
+        ApplicationDetails,
+        ServeActorDetails,
+        ServeApplicationSchema,
+        ServeInstanceDetails,
+    )
+
     from service.preflight import cluster
     from service.preflight.cluster import Cluster
 
@@ -332,3 +339,49 @@ def test_what_a_cluster_lacks_is_told_before_anything_is_deployed(
     said = [str(each) for entry in ("join", "serve") for each in run(entry, *checks)]
 
     assert [text.startswith(line or "") for text in said] == [True] * (line is not None)
+
+
+def deployed(name: str, **options: Any) -> ApplicationDetails:
+    """What Ray knows of an application whose Serve file says so of its deployment."""
+    own = {"name": name, "route_prefix": f"/{name}"}
+    file = {
+        **own,
+        "import_path": "service.app:build",
+        "args": {"threads": 1},
+        "deployments": [{"name": ingress.DEPLOYMENT, **options}],
+    }
+    return ApplicationDetails(
+        **own,
+        docs_path=None,
+        status="DEPLOYING",
+        message="",
+        last_deployed_time_s=0.0,
+        deployed_app_config=ServeApplicationSchema.model_validate(file),
+        source="declarative",
+        deployments={},
+        external_scaler_enabled=False,
+    )
+
+
+def test_a_replica_reads_the_options_of_its_own_application_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another may have the same args; what no file has was deployed by `headlight serve`."""
+
+    class Client:
+        """Says what Ray's own client says of two applications."""
+
+        def get_serve_details(self) -> dict[str, Any]:
+            both = deployed("one", max_ongoing_requests=5), deployed("other")
+            details = ServeInstanceDetails(
+                controller_info=ServeActorDetails(),
+                proxies={},
+                applications={each.name: each for each in both},
+            )
+            return details.model_dump(exclude_unset=True)
+
+    monkeypatch.setattr(cluster, "serve_client", Client)
+    read = [cluster.read_options(name, ingress.DEPLOYMENT) for name in ("one", "other", "none")]
+
+    name = {"name": ingress.DEPLOYMENT}
+    assert read == [{**name, "max_ongoing_requests": 5}, name, {}]
