@@ -179,7 +179,7 @@ def wires() -> list[Any]:
     return found
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="session")
 async def replica() -> AsyncIterator[Replica]:
     """The bundled model behind its queue, two lanes."""
     replica = await Replica.start(Settings(device="cpu", threads=2), "replica-1")
@@ -187,7 +187,7 @@ async def replica() -> AsyncIterator[Replica]:
     await replica.close()
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="session")
 async def base() -> AsyncIterator[Replica]:
     """The source texts' encoder, random weights, behind its queue, one lane."""
     settings = Settings(model="preset:transformer-base", device="cpu", threads=1)
@@ -196,7 +196,7 @@ async def base() -> AsyncIterator[Replica]:
     await replica.close()
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="session")
 async def traced(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replica]:
     """A replica of its own, every request of which is traced into a file, one lane."""
     spans = tmp_path_factory.mktemp("traced") / "spans.jsonl"
@@ -220,7 +220,7 @@ def spans(traced: Replica) -> Callable[[], list[dict[str, Any]]]:
     return read
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def log(replica: Replica, traced: Replica) -> AsyncIterator[Callable[[], str]]:
     """What has been logged since a test began, as a replica writes it."""
     ours, written = logging.getLogger("service"), io.StringIO()
@@ -246,7 +246,7 @@ async def log(replica: Replica, traced: Replica) -> AsyncIterator[Callable[[], s
     ours.setLevel(level)
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def traced_client(traced: Replica) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of the replica that is traced."""
     async with connected(application(traced)) as client:
@@ -259,13 +259,13 @@ def prefix() -> str:
     return ""
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def app(replica: Replica, prefix: str) -> ASGIApp:
     """The replica's ASGI application, as connections reach it."""
     return application(replica, prefix)
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def client(app: ASGIApp, prefix: str) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of that application."""
     async with connected(app, prefix) as client:
@@ -282,7 +282,7 @@ def served(replica: Replica, prefix: str) -> Callable[..., Connected]:
     return serve
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def base_client(base: Replica) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of the source texts' encoder."""
     async with connected(application(base)) as client:
@@ -338,7 +338,7 @@ def outer() -> Callable[[Replica], ASGIApp]:
     return application
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="session")
 async def address(replica: Replica) -> AsyncIterator[str]:
     """Where the bundled model answers over real HTTP."""
     async with listening(application(replica)) as url:

@@ -19,8 +19,6 @@ from service.tables.settings import Settings
 from tests.late_interaction import bundled
 from tests.task_heads import classifier
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "attention.md"
 COMMAND = re.compile(r"^```console\n\$ headlight (.*)\n((?:(?!```).*\n)+)```$", re.MULTILINE)

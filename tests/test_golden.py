@@ -22,8 +22,6 @@ from safetensors.numpy import load
 if TYPE_CHECKING:
     from tests.bad_inputs import Row
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 STORED = Path(__file__).with_name("golden")
 TOLERANCE = 2e-5  # of a number, absolute or of itself: processors differ in the last bits
 SOME_NUMBERS = 16

@@ -14,8 +14,6 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 NOTEBOOK = Path(__file__).parent.parent / "docs" / "notebook.ipynb"
 PAGES_URL = "http://127.0.0.1:8000"
 MOST_BYTES = 200_000  # of the file, which a public host renders whole
@@ -62,7 +60,6 @@ def execute(url: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return kept, made
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_every_cell_gives_what_the_notebook_shows(address: str) -> None:
     """To the letter; of pictures their titles, since the edges of letters are a machine's own."""
     kept, made = await asyncio.to_thread(execute, address)

@@ -197,7 +197,6 @@ def test_nothing_is_installed_without_a_hash_but_this_checkout() -> None:
 
 
 @pytest.mark.prove
-@pytest.mark.asyncio(loop_scope="session")
 async def test_the_client_alone_runs_its_readme(tmp_path: Path, address: str) -> None:
     """In an environment of what it declares: no torch, no ray, and nothing else of ours."""
     python = await asyncio.to_thread(with_client, tmp_path)

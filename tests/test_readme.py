@@ -138,7 +138,6 @@ def test_the_routes_are_the_codes() -> None:
     assert sorted(routes) == sorted(named)
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_the_curl_line_gives_the_answer_shown(app: ASGIApp) -> None:
     """The request in the README, sent; its answer, shortened as the README says."""
     text = README.read_text()
@@ -164,7 +163,6 @@ async def test_the_curl_line_gives_the_answer_shown(app: ASGIApp) -> None:
         assert row == pytest.approx(expected, abs=6e-5)
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_two_models_retrieve_as_the_first_lines_show(
     replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

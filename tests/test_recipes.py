@@ -135,7 +135,6 @@ DIALECT: Mapping[str, Change] = {
         SPACE: Spaces = {"/v1/toy/embed": ({"sentences": [LONG_TEXT]}, {"sentences": GIVEN})}
 
 
-        @pytest.mark.asyncio(loop_scope="session")
         async def test_vectors_are_those_of_encode(client: httpx.AsyncClient) -> None:
             mine = await client.post("/v1/toy/embed", json={"sentences": ["a"], "more": 1})
             ours = await client.post("/v1/encode", json={"inputs": ["a"]})
@@ -144,7 +143,6 @@ DIALECT: Mapping[str, Change] = {
             assert mine.headers["x-headlight-ignored"] == "more"
 
 
-        @pytest.mark.asyncio(loop_scope="session")
         async def test_a_refusal_is_a_toys(client: httpx.AsyncClient) -> None:
             refused = await client.post("/v1/toy/embed", json={"sentences": [""]})
 
@@ -375,8 +373,6 @@ from tests.service.api.test_toy import SPACE
 from tests.space_fields import body_of, fields
 from tests.test_docs import DOCS, EXAMPLES, Waiting
 
-
-pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_the_section_gives_the_answer_shown(client):

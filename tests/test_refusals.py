@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from starlette.types import ASGIApp
 
 from model.loading.sentence_transformers import Prompts
@@ -153,7 +152,6 @@ async def filled(text: str, replica: Replica, application: Make) -> str:
     return head + MARK + "\n" + page() + "\n"
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_the_page_holds_every_code_and_what_the_service_answers(
     replica: Replica, outer: Make
 ) -> None:
@@ -163,7 +161,6 @@ async def test_the_page_holds_every_code_and_what_the_service_answers(
     assert await filled(written, replica, outer) == written
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_each_request_is_refused_in_the_words_kept(replica: Replica, outer: Make) -> None:
     """Each is sent here."""
     kept = json.loads(MESSAGES.read_text("utf-8"))

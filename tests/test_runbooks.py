@@ -26,7 +26,6 @@ OTHERS = re.compile(
 
 
 @pytest.mark.skipif(shutil.which("wget") is None, reason="the image has wget")
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_service_with_keys_answers_each_command(
     replica: Replica,
     listen: Callable[..., AbstractAsyncContextManager[str]],

@@ -14,8 +14,6 @@ from service.pipeline.replica import Replica
 from tests.conftest import posted
 from tests.multi_head import MultiHead, attend, head_weights
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 D_MODEL, HEADS, D_K = 512, 8, 64
 TOKENS = 7
 LAYER = 3  # of the six, any but the first, which is looked at by itself

@@ -20,8 +20,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 PAGE = (Path(__file__).parent.parent / "docs" / "tls.md").read_text()
 NAME = "api.example.org"
 START_SECONDS = 20

@@ -20,8 +20,6 @@ from headlight_client import (
 )
 from service.pipeline.replica import Replica
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 WORDS = "all is well and the dog ate the food because it was hungry".split()
 # of many lengths, in no order
 TEXTS = [" ".join(WORDS[: 1 + i * 7 % 13]) + f" {i}" for i in range(41)]

@@ -8,8 +8,6 @@ import pytest
 
 from headlight_client import RequestRefused
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 DOG, CAT = "A dog ate it", "A cat saw me"
 TEXTS = [f"a text of number {i}" for i in range(13)]
 

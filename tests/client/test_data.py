@@ -13,8 +13,6 @@ import pytest
 from headlight_client import AsyncClient, ModelChanged, RequestRefused
 from headlight_client.data import Encode
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 TEXTS = [f"{'well ' * (i % 7)}text number {i}" for i in range(23)]
 LITTLE = {"max_sequences": 5}  # so that a batch takes several requests
 

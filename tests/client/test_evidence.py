@@ -8,8 +8,6 @@ import pytest
 from headlight_client import NoAnswer, RequestRefused
 from headlight_client.evidence import read_highlighted
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 QUERY = "When does the train leave?"
 TEXTS = ["The sky is blue. The train leaves at nine. Dogs bark.", "A cat slept."]
 GATES = [{"layer": 0, "head": 0, "scale": 0.5}]

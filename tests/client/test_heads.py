@@ -8,8 +8,6 @@ import pytest
 from headlight_client import NoAnswer
 from headlight_client.heads import Heads
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 
 async def test_heads_are_found_by_their_numbers(
     call: Any, address: str, client: httpx.AsyncClient

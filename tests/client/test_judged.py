@@ -12,14 +12,12 @@ from headlight_client.judged import read_classified, read_ranked
 from tests.served_model import Listen, Outer, Served, serve
 from tests.task_heads import checkpoint
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 QUERY = "Who ate?"
 TEXTS, LABELS = ["A dog ate the food", "It rains"], ["food", "weather", "travel"]
 NLI = {0: "contradiction", 1: "neutral", 2: "entailment"}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def served(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[dict[str, Served]]:

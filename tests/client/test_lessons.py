@@ -10,8 +10,6 @@ import pytest
 from headlight_client import NoAnswer, RequestRefused
 from headlight_client.lessons import read_steps
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 
 async def test_values_are_mixed_as_by_hand(call: Any, address: str) -> None:
     """Arrays in and out, in float64; a mask hides the last key."""

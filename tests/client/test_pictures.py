@@ -148,7 +148,6 @@ def test_what_cannot_be_drawn_is_refused_before_it_is_measured() -> None:
         pictures.check_picture(Path("a.pdf"))
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_an_answer_draws_its_maps_by_tokens_or_words(
     call: Any, address: str, tmp_path: Path
 ) -> None:
@@ -174,7 +173,6 @@ async def test_an_answer_draws_its_maps_by_tokens_or_words(
         words.items[0].plot(0, 4)
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_comparison_draws_what_makes_its_score(
     call: Any, address: str, tmp_path: Path
 ) -> None:

@@ -13,8 +13,6 @@ from headlight_client import ModelChanged, NoAnswer, answers, errors
 from headlight_client.answers import Attention, Encoded, Item
 from headlight_client.reading import read_answer
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 ACCEPT = {"Accept": "application/vnd.safetensors"}
 SHOWN = {"layers": [5, 0], "heads": [11, 3, 10]}
 

@@ -34,7 +34,6 @@ def test_a_value_is_shown_in_few_characters(value: Any, shown: str) -> None:
     assert shorten(value) == shown
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_an_answer_shows_its_tokens_and_shapes(call: Any, address: str) -> None:
     """For each kind of question, and for many inputs."""
     text, options = "All is well", {"attention": {"heads": {"0": [5]}}, "layers": [0]}

@@ -239,7 +239,6 @@ def test_every_recorded_series_that_is_asked_for_is_recorded() -> None:
     assert used <= recorded
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_every_metric_that_is_published_is_asked_for_and_the_other_way_round(
     client: httpx.AsyncClient,
 ) -> None:

@@ -16,7 +16,7 @@ LONG = "Rerank of 8,192 tokens"  # no part of the page: the same examples, by a 
 CLASSES = {0: "anger", 1: "joy", 2: "neither"}
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="session")
+@pytest_asyncio.fixture(scope="package")
 async def services(
     replica: Replica,
     tmp_path_factory: pytest.TempPathFactory,

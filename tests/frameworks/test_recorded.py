@@ -14,8 +14,6 @@ from tests.frameworks.conftest import LONG
 from tests.frameworks.page import PAGE, applications, examples, filled, refusals
 from tests.frameworks.recording import STORED, shape
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 
 def served_by(part: str) -> list[str]:
     """The services that a part's examples are asked of."""

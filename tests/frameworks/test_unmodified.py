@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from tests.frameworks.page import ADDRESS, NAMES, Example, examples, refusals
 from tests.frameworks.recording import STORED, Recorder
 
-pytestmark = [pytest.mark.prove, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.prove
 
 HERE = Path(__file__).parent
 HOME = HERE.parent.parent / "build" / "frameworks"

@@ -38,8 +38,6 @@ from tests.model.small_tokenizer import AS_IT_IS
 if TYPE_CHECKING:
     from tests.ray.conftest import Start
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 Array = NDArray[Any]
 
 SENTENCES = Path(__file__).parent.parent / "model" / "texts.txt"
@@ -305,7 +303,7 @@ def params() -> list[Any]:
     ]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", params=params())
+@pytest_asyncio.fixture(scope="module", params=params())
 async def served(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

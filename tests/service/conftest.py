@@ -28,7 +28,7 @@ Serving = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 PROMPTS = {"query": "search for: ", "document": "", "passage": "pre"}
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="session")
 async def prompted(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replica]:
     """A small model with prompts, and with one of them as its default."""
     folder = tmp_path_factory.mktemp("prompted") / "model"
@@ -46,21 +46,21 @@ def prompted_peer(prompted: Replica) -> SentenceTransformer:
     return SentenceTransformer(prompted.settings.model, device="cpu")
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="session")
 async def prompted_url(prompted: Replica, listen: Any, outer: Any) -> AsyncIterator[str]:
     """Where the model with prompts is served."""
     async with listen(outer(prompted)) as url:
         yield url
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def http(address: str) -> AsyncIterator[httpx.AsyncClient]:
     """A plain client of the bundled model."""
     async with httpx.AsyncClient(base_url=address, timeout=60) as client:
         yield client
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def prompted_http(prompted_url: str) -> AsyncIterator[httpx.AsyncClient]:
     """A plain client of the model with prompts."""
     async with httpx.AsyncClient(base_url=prompted_url, timeout=60) as client:

@@ -41,8 +41,6 @@ from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
 from tests.model.loading.test_families import saved, theirs
 from tests.served_model import Listen, Outer, Served, serve
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 NAMES = {None: "jina", **{name: f"jina:{name}" for name in (*TASKS, LEFT, RIGHT)}}
 IDS = [[1, 4, 9, 16, 25, 36, 2], [1, 3, 5, 2], [1, *range(40, 70), 2]]
 CLOSE = 1e-5
@@ -62,7 +60,7 @@ class Adapted(Served):
         return mean
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def served(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[Adapted]:

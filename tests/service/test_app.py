@@ -106,7 +106,6 @@ def test_a_replica_that_was_unwell_for_a_moment_stays_as_long_as_any_other() -> 
     assert methods.stays(encoder)
 
 
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("failed", [True, False])
 async def test_the_log_says_why_a_replica_in_a_lost_ones_place_does_not_start(
     failed: bool, log: Callable[[], str], tmp_path: Path

@@ -34,7 +34,6 @@ def test_none_of_them_is_ignored(request_type: type[ForeignRequest]) -> None:
         assert (name,) not in {fault.loc for fault in refusal_of(error.value).faults}
 
 
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("path", FOREIGN)
 async def test_the_refusal_says_so_to_the_client(client: httpx.AsyncClient, path: str) -> None:
     """In each API's form, and also where Hugging Face's clients put it."""
@@ -47,7 +46,6 @@ async def test_the_refusal_says_so_to_the_client(client: httpx.AsyncClient, path
         assert IGNORED not in refused.headers
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_document_may_hold_any_field(client: httpx.AsyncClient) -> None:
     """Which is what its owner knows of it, and no wish."""
     document = {"text": "All is well", "task": "a", "prompt": "b"}

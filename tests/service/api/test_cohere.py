@@ -46,8 +46,6 @@ PLAIN_BODY = {
     "embedding_types": ["float"],
 }
 SPACE: Spaces = {"/v2/embed": (PLAIN_BODY, COHERE)}
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 NAME = "all-MiniLM-L6-v2"
 TEXTS = ["All is well", "A dog ate the food because it was hungry"]
 LONG = "well " * 300

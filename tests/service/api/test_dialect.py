@@ -23,8 +23,6 @@ from service.shapes.call import ModelFacts, Reply
 from service.tables.refusals import REFUSALS, refusal_of
 from tests.conftest import post_of
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 MOST_JSON = 1 << 20
 CODES = {kind.status for kind in REFUSALS.values()}
 FAULTS = {status for status in CODES if status < REFUSALS["internal"].status}

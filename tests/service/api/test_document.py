@@ -15,8 +15,6 @@ from service.api.document import document
 from service.api.own import NATIVE
 from tests.conftest import posted
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 SHOWN = [route for route in ROUTES if route.summary and route.when is None]
 EXAMPLES = {(route.path, example.name): example for route in SHOWN for example in route.examples}
 LARGE = ("/v1/explain", "with its weights")  # it takes seconds to check

@@ -9,8 +9,6 @@ import pytest
 
 from service.api.inputs import MOST_PROMPT_CHARACTERS
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 TEXTS = ["All is well", "A dog ate the food because it was hungry"]
 SPACE_HEADER = "x-headlight-space"
 DTYPES = {"int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1", "float": "<f4"}

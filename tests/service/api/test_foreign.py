@@ -15,8 +15,6 @@ from service.api.document import document
 from service.tables.wording.wire import IGNORED, WARNING
 from tests.service.api.exact_arrays import pooled
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 NAME = "all-MiniLM-L6-v2"
 TEXTS = ["All is well", "A dog ate the food because it was hungry"]
 ROWS = {

@@ -15,8 +15,6 @@ from service.pipeline.replica import Replica
 from service.shapes.call import ModelFacts
 from service.tables.refusals import Refused
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 NAME = "all-MiniLM-L6-v2"
 TEXTS = ["All is well", "A dog ate the food because it was hungry"]
 LONG = "well " * 300

@@ -12,14 +12,12 @@ from service.pipeline.replica import Replica
 from service.tables.settings import Settings
 from tests.task_heads import MOST, checkpoint
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 QUERY = "Why is the dog here?"
 TEXTS = ["All is well", "A dog ate the food", "", "All is well"]
 LONG = "well " * MOST
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def ranker(
     tmp_path_factory: pytest.TempPathFactory, outer: Callable[[Replica], ASGIApp]
 ) -> AsyncIterator[httpx.AsyncClient]:

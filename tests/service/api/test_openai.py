@@ -56,15 +56,13 @@ SPACE: Spaces = dict.fromkeys(
     ("/v1/embeddings", "/embeddings"),
     ({"model": "m3", "input": LONG_TEXT, "truncate": "right"}, EMBEDDINGS),
 )
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 NAME = "all-MiniLM-L6-v2"
 TEXTS = ["All is well", "A dog ate the food because it was hungry"]
 IDS = [[101, 2035, 2003, 2092, 102], [101, 3899, 102]]
 LONG = "well " * 600
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def theirs(address: str) -> AsyncIterator[AsyncOpenAI]:
     """OpenAI's asynchronous client."""
     async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:

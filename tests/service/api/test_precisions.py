@@ -47,7 +47,6 @@ def test_a_smaller_vector_is_that_of_the_library(size: int, precision: Precision
         np.testing.assert_array_equal(ours, expected)
 
 
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("size", [384, 13])
 @pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
 async def test_our_own_route_answers_them_in_every_form(
@@ -115,7 +114,6 @@ def neighbours(likeness: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 @pytest.mark.prove  # 420 sentences are encoded; their arithmetic is held above
-@pytest.mark.asyncio(loop_scope="session")
 async def test_the_page_says_what_is_lost(client: httpx.AsyncClient) -> None:
     """Neighbours of the bundled sentences by the bundled model, to half a percent."""
     texts = [*dict.fromkeys(one.text for one in sentences.read_bundled().sentences)]

@@ -10,8 +10,6 @@ from sentence_transformers import SentenceTransformer
 from tests.conftest import posted
 from tests.task_heads import MOST
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 WELL = "All is well"
 
 

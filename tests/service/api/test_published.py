@@ -14,13 +14,11 @@ from service.tables.settings import Settings
 from tests.published_schemas import PUBLISHED, Published
 from tests.task_heads import checkpoint
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 # answered as another path is; or of heads that neither model has: Hugging Face's client reads them
 ELSEWHERE = {"/", "/embeddings", "/predict", "/embed_sparse"}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def ranker(
     tmp_path_factory: pytest.TempPathFactory, outer: Callable[[Replica], ASGIApp]
 ) -> AsyncIterator[httpx.AsyncClient]:

@@ -6,8 +6,6 @@ import pytest
 from service.api import ROUTES
 from service.shapes.call import Route
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 NAME = "all-MiniLM-L6-v2"
 SENT = {"content-type": "application/json"}
 

@@ -20,8 +20,6 @@ from service.tables.settings import Settings
 from tests.conftest import posted
 from tests.task_heads import LONG, MOST, checkpoint, long_reranker
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 QUERY = "Why is the dog here?"
 TEXTS = ["All is well", "A dog ate the food", "It was hungry", "All is well"]
 UNBELIEVABLE = "Unbelievable headlights were unbelievably hungry for long documents of many words"
@@ -68,7 +66,7 @@ class Ranker:
             return float(self.encoder.activation_fn(logit))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def rankers(
     tmp_path_factory: pytest.TempPathFactory, outer: Callable[[Replica], ASGIApp]
 ) -> AsyncIterator[dict[str, Ranker]]:

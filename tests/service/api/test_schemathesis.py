@@ -40,7 +40,6 @@ GOOD, BAD = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
         for mode in ((GOOD, BAD) if "requestBody" in operations.get("post", {}) else (GOOD,))
     ],
 )
-@pytest.mark.asyncio(loop_scope="session")
 async def test_every_answer_is_as_described(address: str, path: str, mode: GenerationMode) -> None:
     """No 5xx, no status, media type or field that the document does not name."""
     await asyncio.to_thread(drive, address, path, mode)

@@ -44,8 +44,6 @@ SPACE: Spaces = {
     "/embed_all": (PLAIN_BODY, EMBED_ALL),
     "/similarity": ({"inputs": COUPLE, "parameters": {"truncate": True}}, COMPARED),
 }
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 # all-MiniLM-L6-v2's mean of the token vectors of LEARNING, not normalised, as TEI publishes it:
 # backends/candle/tests/snapshots/test_bert__bert_single.snap
 PUBLISHED = np.loadtxt(Path(__file__).with_name("tei_mean.txt")).reshape(-1)

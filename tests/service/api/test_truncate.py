@@ -21,8 +21,6 @@ from tests.conftest import application, connected
 from tests.replica_internals import under
 from tests.task_heads import MOST, SIZES, embedder
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 NAME, TRUNCATED = "all-MiniLM-L6-v2", "x-headlight-truncated"
 COUNTED = {"/v1/encode", "/v1/embeddings"}  # whose usage says it too
 LONG = "well " * 300 + "the end"  # 304 tokens, of at most 256, and of the small model's 37
@@ -42,7 +40,7 @@ CUT_BY_CUSTOM = {"/embed", "/embed_all", "/similarity"}  # as their APIs do
 Served = Callable[..., httpx.AsyncClient]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def small(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replica]:
     """A small model of the bundled one's name and modules, which reads fewer tokens."""
     folder = tmp_path_factory.mktemp("small")

@@ -18,7 +18,7 @@ from tests.several_models import (
 )
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="session")
+@pytest_asyncio.fixture(scope="package")
 async def address(
     replica: Replica, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Address]:

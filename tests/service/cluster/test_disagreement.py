@@ -20,8 +20,6 @@ from service.cluster.haproxy import BUFFER_BYTES
 from service.pipeline.find.names import find_name
 from tests.several_models import EMBEDDER, FIRST, LARGE, RERANKER, Address
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 NAMES = (FIRST, EMBEDDER, RERANKER)
 # Each with the key of its texts; the last knows no `model`, by which HAProxy leads all the same
 ROUTES = {"/v1/encode": "inputs", "/v1/embeddings": "input", "/embed": "inputs"}

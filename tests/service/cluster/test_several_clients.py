@@ -16,8 +16,6 @@ from service.cluster.choose_model import MODEL_HEADER
 from tests.frameworks.recording import STORED
 from tests.several_models import EMBEDDER, FIRST, LARGE, RERANKER, Address, texts
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 WIDTH = 15  # of a vector of EMBEDDER's alone
 KIB = 1 << 10
 NAMES_OF_SIZES = {KIB: "1 KiB", 100 * KIB: "100 KiB", LARGE: "1.5 MiB"}

@@ -17,8 +17,6 @@ from tests.several_models import (
     texts,
 )
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 NAMES = (FIRST, EMBEDDER, RERANKER)
 ENCODE = {"inputs": ["All is well"]}
 INFER = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["All is well"]}]}

@@ -40,7 +40,6 @@ def test_a_service_that_is_not_there_is_said_in_one_line(monkeypatch: pytest.Mon
         encode.show_example("http://127.0.0.1:9")
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_the_example_is_a_command_and_its_real_answer(address: str, client: Any) -> None:
     """Long vectors are cut to three numbers, all numbers to four places."""
     shown = await asyncio.to_thread(encode.show_example, address)
@@ -56,14 +55,12 @@ async def test_the_example_is_a_command_and_its_real_answer(address: str, client
     assert told["tokens"] == real["tokens"]
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_refusal_says_what_the_service_says(address: str) -> None:
     """Also how many layers and heads there are."""
     with pytest.raises(Failed, match="422 .*: .* is not a layer of this model: layers are 0 to 5"):
         await asyncio.to_thread(encode.draw_tokens, address, None, "All is well", "L9H99", None)
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_long_text_is_refused_even_by_a_service_that_cuts(
     replica: Replica, listen: Any, outer: Any
 ) -> None:
@@ -102,7 +99,6 @@ def test_a_long_text_is_drawn_as_far_as_a_terminal_goes() -> None:
     assert len(rows) == 40 and {len(row) for row in rows} == {2 + 80}
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_map_is_drawn_next_to_the_table(address: str, tmp_path: Path) -> None:
     """Of the head that is named, with its model; 'well' takes 0.62 of 'all'."""
     line = ["encode", "All is well", "--attention", "L0H5", "--url", address]

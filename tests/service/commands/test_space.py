@@ -14,8 +14,6 @@ from headlight_client.spaces import CANARY_TEXTS, compare_vectors
 from service.cli import main
 from service.pipeline.replica import Replica
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 
 async def run(*words: object) -> Result:
     """The command's end, while the service answers on this loop."""

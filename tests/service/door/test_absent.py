@@ -3,8 +3,6 @@
 import httpx
 import pytest
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 # path, what the refusal says, and where its client looks for that
 OPENAI, TEI = ("error", "message"), ("error",)
 MEANT: list[tuple[str, str, tuple[str, ...]]] = [

@@ -32,8 +32,6 @@ from service.tables.sources import load_settings
 from tests.conftest import application, connected
 from tests.replica_internals import altered, stalled, under
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 KEY, OTHER = "canary-Key_123456789", "another-key-123456"
 DIGEST = hashlib.sha256(KEY.encode()).hexdigest()
 HELD = keys.parse_keys(f"{KEY}\nteam-b:{OTHER}\n")

@@ -14,8 +14,6 @@ from service.tables.refusals import MOST_BYTES, REFUSALS
 if TYPE_CHECKING:
     from tests.bad_inputs import Row
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 GOLDEN = {"inputs": ["All is well"], "encoding": "base64"}
 
 
@@ -30,7 +28,7 @@ def prefix(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def golden(address: str) -> Any:
     """The answer from before the first of them."""
     async with httpx.AsyncClient(base_url=address) as client:

@@ -7,8 +7,6 @@ import pytest
 
 from service.tables.keys import Key
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 PAGE = {"origin": "https://page.example"}
 JSON = {"content-type": "application/json"}
 PREFLIGHT = {**PAGE, "access-control-request-method": "POST"}

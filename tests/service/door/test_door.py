@@ -16,8 +16,6 @@ from tests.attacks import HERE, LISTS, PLACES, VALUES, keys, many, structures
 if TYPE_CHECKING:
     from tests.attacks import Attack
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 PLACED = {path: (path, body) for path, body in LISTS.items()} | PLACES
 PREFIX = "/minilm"
 FULL = [attack for attack in structures() if attack.full]

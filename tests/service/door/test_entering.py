@@ -21,8 +21,6 @@ from service.tables.memory import PROCESS
 from service.tables.refusals import REFUSALS
 from tests.conftest import application, connected
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 
 async def test_a_request_id_is_kept_when_harmless_and_replaced_when_not(
     client: httpx.AsyncClient,

@@ -25,8 +25,6 @@ from tests.behind_entrance import Ray, mounted
 from tests.conftest import in_flight
 from tests.replica_internals import stalled
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 
 class Answering:
     """A door that says at which place it was asked for what."""
@@ -244,7 +242,7 @@ async def no_metrics(openmetrics: bool, every_model: bool) -> bytes:
     return b""
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def url(
     replica: Replica, listen: Callable[..., AbstractAsyncContextManager[str]]
 ) -> AsyncIterator[str]:

@@ -16,8 +16,6 @@ from service.pipeline.replica import Replica
 from service.tables.keys import parse_keys
 from tests.conftest import Connected, in_flight
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 OTHER = {NAMES_HEADER: "all-MiniLM-L6-v2, other"}
 BODY = {"inputs": "All is well", "model": "other"}
 NAMED = {"inputs": ["a"], "model": "other"}
@@ -63,7 +61,7 @@ def front() -> Front:
     return Front()
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def root(
     replica: Replica, front: Front, listen: Callable[..., AbstractAsyncContextManager[str]]
 ) -> AsyncIterator[httpx.AsyncClient]:

@@ -23,8 +23,6 @@ from tests.conftest import Connected
 from tests.metric_samples import samples
 from tests.replica_internals import occupied
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 A, B = "the-key-of-a-12345678", "the-key-of-b-12345678"
 HELD = keys.parse_keys(f"a:{A}\nb:{B} metrics")
 LONG = 1000.0

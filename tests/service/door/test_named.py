@@ -10,8 +10,6 @@ from service.cluster.choose_model import MODEL_HEADER, NAMES_HEADER
 from service.tables.keys import parse_keys
 from tests.conftest import Connected
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 OWN, KEY = "all-MiniLM-L6-v2", "canary-Key_123456789"
 TOLD = {NAMES_HEADER: f"{OWN}, second"}
 ASKED = sorted(

@@ -17,8 +17,6 @@ from service.tables import keys
 from tests.conftest import Connected
 from tests.metric_samples import samples
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 A, B = "the-key-of-a-12345678", "the-key-of-b-12345678"
 HELD = keys.parse_keys(f"a:{A}\nb:{B} metrics")
 DRY = json.dumps({"inputs": ["a"] * 8, "attention": {}}).encode() + b" " * 10_240

@@ -20,8 +20,6 @@ from service.tables.refusals import REFUSALS
 from tests.conftest import Connected, posted
 from tests.replica_internals import slow_down
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 WELL = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
 DOG = "A dog ate the food because it was hungry"
 

@@ -9,8 +9,6 @@ from service.cluster.choose_model import MODELS_HEADER
 from service.pipeline.replica import Replica
 from service.tables.refusals import Refused
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 OWN, OTHER = "all-MiniLM-L6-v2 / encode 1", "org%2Freranker /reranker encode+rerank "
 
 

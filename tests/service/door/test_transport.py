@@ -97,7 +97,7 @@ def test_a_reader_who_is_too_late_is_cut_off_and_counted() -> None:
     assert pipe.aborted and PROCESS.cut_off == before + 1
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def url(
     app: ASGIApp, listen: Callable[..., AbstractAsyncContextManager[str]]
 ) -> AsyncIterator[str]:
@@ -124,7 +124,6 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_an_answer_that_nobody_takes_is_held_until_its_reader_is_cut_off(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +152,6 @@ async def cut_off(client: httpx.AsyncClient) -> float:
     return sum(value for name, _, value in page if name == "headlight_readers_cut_off_total")
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_large_answer_leaves_piece_by_piece_and_whole(url: str) -> None:
     """With its length said before, to a reader who takes it."""
     async with (
@@ -223,7 +221,6 @@ class Answering:
         await send({"type": "http.response.body", "body": body})
 
 
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
     ("first", "then"),
     [
@@ -312,7 +309,6 @@ def test_a_client_that_ends_its_side_after_its_last_request_is_answered(
     assert all(path in answer for path in answered)
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_client_that_asks_before_it_is_answered_is_read_no_further(
     listen: Callable[..., AbstractAsyncContextManager[str]],
 ) -> None:
@@ -342,7 +338,6 @@ async def test_a_client_that_asks_before_it_is_answered_is_read_no_further(
     assert reads == [False, False, False, True]
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_body_that_is_broken_is_refused_at_once(
     listen: Callable[..., AbstractAsyncContextManager[str]],
 ) -> None:
@@ -360,7 +355,6 @@ async def test_a_body_that_is_broken_is_refused_at_once(
     assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_trailers_are_no_headers(
     listen: Callable[..., AbstractAsyncContextManager[str]],
 ) -> None:
@@ -383,7 +377,6 @@ async def test_trailers_are_no_headers(
 HALF = b"GET / HTTP/1.1\r\nHost: h\r\nX-Half: "
 
 
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
     "endless", [HALF, HALF[:-8], HALF[:5], b""], ids=["a header", "headers", "an address", "lines"]
 )
@@ -414,7 +407,6 @@ async def test_a_head_has_so_many_bytes(
     assert sum(received) <= HEAD_BYTES + max(received)
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_head_that_fits_haproxys_buffer_is_read(
     listen: Callable[..., AbstractAsyncContextManager[str]],
 ) -> None:
@@ -434,7 +426,6 @@ async def test_a_head_that_fits_haproxys_buffer_is_read(
     assert app.asked == ["/first", "/second"]
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_the_rest_of_a_body_that_is_refused_unread_is_no_head(
     listen: Callable[..., AbstractAsyncContextManager[str]],
 ) -> None:
@@ -453,7 +444,6 @@ async def test_the_rest_of_a_body_that_is_refused_unread_is_no_head(
     assert app.asked == ["/first", "/second"]
 
 
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("half", [b"", b"\r\n", HALF, SECOND + HALF, SECOND + b"\r\n"])
 async def test_a_head_that_does_not_end_in_time_ends_its_connection(
     listen: Callable[..., AbstractAsyncContextManager[str]],

@@ -12,8 +12,6 @@ import pytest
 from service.door import under_way
 from service.door.under_way import UnderWay
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 
 class Cycle:
     """Garbage that only a collection finds."""

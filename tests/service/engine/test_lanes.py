@@ -22,8 +22,6 @@ from service.pipeline.replica import Replica
 from service.shapes.work import Outputs, Result, Work
 from service.tables.settings import Settings
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 
 def done(replica: Replica, works: list[Work], threads: int = 1) -> list[Result]:
     """Results of a batch in which nothing may fail."""

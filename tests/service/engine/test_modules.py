@@ -24,8 +24,6 @@ from tests.conftest import posted
 from tests.sparse_router import routed
 from tests.task_heads import SIZES, checkpoint
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 WIDTH = SIZES["hidden_size"]
 QUERY, TEXTS = "Why is the dog here?", ["All is well", "A dog ate the food", "yes"]
 CLOSE = 1e-5
@@ -33,7 +31,7 @@ CLOSE = 1e-5
 Serve = Callable[[Path], Any]
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def serve(
     listen: Callable[..., AbstractAsyncContextManager[str]],
     outer: Callable[[Replica], ASGIApp],

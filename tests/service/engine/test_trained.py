@@ -143,7 +143,6 @@ def test_texts_of_which_the_tokenizer_knows_no_word_judge_nothing(
         check_tells_texts_apart(model, ["crab", "lion"])
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_untrained_weights_end_the_start(made: dict[str, Path], tmp_path: Path) -> None:
     """With one line."""
     folder = changed(made["ForMaskedLM"], zero, tmp_path)

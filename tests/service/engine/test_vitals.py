@@ -3,12 +3,9 @@
 import os
 
 import httpx
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.pipeline.replica import Replica
-
-pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_what_runs_and_in_what_room_is_on_the_page(client: httpx.AsyncClient) -> None:

@@ -31,8 +31,6 @@ from service.tables.settings import Settings
 
 CPU = torch.device("cpu")
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 
 async def test_a_head_that_fast_kernels_do_not_take_is_answered_by_the_plain_ones(
     loud: Path, outer: Callable[[Replica], ASGIApp], monkeypatch: pytest.MonkeyPatch

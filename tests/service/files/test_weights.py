@@ -306,7 +306,6 @@ def test_a_hub_that_does_not_answer_is_said_so(ask: Ask) -> None:
 
 
 @pytest.mark.prove
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_preset_is_served_and_shown_to_be_untrained(base: Replica) -> None:
     """Checked at the start as any model is."""
     info = base.info()
@@ -315,7 +314,6 @@ async def test_a_preset_is_served_and_shown_to_be_untrained(base: Replica) -> No
     assert (info["layers"], info["heads"], info["width"]) == (6, 8, 512)
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_checkpoint_is_shown_to_be_trained(replica: Replica) -> None:
     """As far as anybody can tell."""
     assert replica.info()["trained"] is True
@@ -331,7 +329,6 @@ def test_every_replica_is_told_one_commit(monkeypatch: pytest.MonkeyPatch) -> No
     assert launch.pin_models([Settings()]) == [Settings()]
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_the_commit_of_a_hubs_model_is_shown(replica: Replica) -> None:
     """A branch's name says little of what is served."""
     found = altered(replica, source=locate_model(BUNDLED_MODEL)._replace(commit=NEW))

@@ -104,7 +104,6 @@ def test_room_is_held_for_the_most_there_may_be(
 LONG = {"inputs": [{"token_ids": [2035] * 251}] * 7}
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_report_is_the_share_of_time_since_the_last_and_the_work_that_is_left(
     replica: Replica, client: httpx.AsyncClient
 ) -> None:
@@ -127,7 +126,6 @@ async def test_a_report_is_the_share_of_time_since_the_last_and_the_work_that_is
     assert load.report()[BUSY] == 0
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_what_the_event_loop_computes_is_a_share_of_its_own(replica: Replica) -> None:
     """Its thread's seconds, from whichever thread is asked, and none of another thread's."""
     now = 0.0
@@ -146,7 +144,6 @@ async def test_what_the_event_loop_computes_is_a_share_of_its_own(replica: Repli
     assert idle[LOOP] < full[LOOP] / 2
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_the_page_has_what_is_reported(replica: Replica, client: httpx.AsyncClient) -> None:
     """Seconds that wait, seconds computed, and the lanes to divide them by; the loop's own."""
     page = (await client.get("/metrics")).text

@@ -14,8 +14,6 @@ from service.heads.store import SURVEY_VERSION, RunWorks, StoredSurvey
 from service.pipeline.replica import Replica
 from service.tables.refusals import Refused
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 DIGEST = "sha256:5fc648cb18e4"
 MINE = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0, 4]}
 

@@ -294,7 +294,6 @@ def test_the_settings_say_what_is_short_and_promised() -> None:
     assert (defaults.objective_seconds, defaults.objective_tokens) == families.OBJECTIVE
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_short_request_is_held_to_the_objective_and_a_long_one_is_not(
     client: httpx.AsyncClient,
 ) -> None:
@@ -309,7 +308,6 @@ async def test_a_short_request_is_held_to_the_objective_and_a_long_one_is_not(
     assert total(after, name) - total(before, name) == 1
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_the_page_about_them_has_every_family_with_its_labels(
     client: httpx.AsyncClient,
 ) -> None:
@@ -335,7 +333,6 @@ async def test_the_page_about_them_has_every_family_with_its_labels(
     }
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_every_help_text_stands_alone(client: httpx.AsyncClient) -> None:
     """No two alike, each long enough to say what is counted, and the unit where the name has it."""
     text = (await client.get("/metrics")).text
@@ -355,7 +352,6 @@ def test_a_label_outside_its_closed_set_is_a_bug_and_no_new_series() -> None:
         Metrics("r", "m").cancelled.add("elsewhere")
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_counters_equal_what_was_sent(client: httpx.AsyncClient) -> None:
     """By route and code, refusals by their code, stages once for each that was reached."""
     before, scrape = await page(client), ("/metrics", "200")
@@ -389,7 +385,6 @@ async def test_counters_equal_what_was_sent(client: httpx.AsyncClient) -> None:
     assert not grown("shed_total", "reason") and not grown("cancelled_total", "stage")
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_tokens_of_answers_are_exact(client: httpx.AsyncClient) -> None:
     """What went out is what was counted."""
     before = await page(client)
@@ -400,7 +395,6 @@ async def test_tokens_of_answers_are_exact(client: httpx.AsyncClient) -> None:
     assert grown == answer.json()["usage"]["tokens"] == 5
 
 
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
     ("given_ms", "reason"),
     [
@@ -439,7 +433,6 @@ async def test_what_is_turned_away_is_counted_by_the_bound_it_met(
     assert counted(await page(client), "shed_total", "reason") - before == {reason: 1}
 
 
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("body", [{"inputs": ["a" * 100_000]}, {"inputs": ["a"] * 70}])
 async def test_what_finds_no_memory_is_counted_as_such(
     served: Callable[..., httpx.AsyncClient], client: httpx.AsyncClient, body: dict[str, Any]
@@ -453,7 +446,6 @@ async def test_what_finds_no_memory_is_counted_as_such(
     assert counted(await page(client), "shed_total", "reason") - before == {"memory": 1}
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_client_that_leaves_is_counted_where_its_request_was(
     client: httpx.AsyncClient, replica: Replica
 ) -> None:
@@ -474,7 +466,6 @@ async def test_a_client_that_leaves_is_counted_where_its_request_was(
     assert grown("requests_total", "code") == {"499": 1, "200": 1}
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_what_fills_is_seen_to_fill_and_to_empty_and_to_fill_again(
     client: httpx.AsyncClient, replica: Replica
 ) -> None:
@@ -503,7 +494,6 @@ async def test_what_fills_is_seen_to_fill_and_to_empty_and_to_fill_again(
         assert await held() == empty
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_self_checks_are_counted_and_are_no_requests(
     client: httpx.AsyncClient, replica: Replica
 ) -> None:
@@ -521,7 +511,6 @@ async def test_self_checks_are_counted_and_are_no_requests(
     assert grown["canary_failures_total"] == grown["tokens_total"] == 0
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_page_stays_small_whatever_is_sent(client: httpx.AsyncClient) -> None:
     """Every path, method, input and code of the traffic, and the same again as garbage."""
     for method, path, body, _ in TRAFFIC * 2:
@@ -541,7 +530,6 @@ async def test_a_page_stays_small_whatever_is_sent(client: httpx.AsyncClient) ->
     assert routes - {"other"} <= set(document()["paths"]) | ASIDE
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_replica_that_was_asked_everything_has_few_series(
     outer: Callable[[Replica], ASGIApp],
 ) -> None:
@@ -587,7 +575,6 @@ def test_no_alert_asks_for_a_page() -> None:
     assert len(of_routes) == len(routed)
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_promtool_finds_nothing_to_better(client: httpx.AsyncClient) -> None:
     """Names, units and help of a real page."""
     promtool = shutil.which("promtool")
@@ -666,7 +653,6 @@ def test_keys_that_come_are_counted_and_the_series_of_those_that_go_end() -> Non
     assert counted(found, "shed_total", "key").keys() == {"", "b", "c"}
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_key_is_named_in_what_is_told(
     served: Callable[..., httpx.AsyncClient], log: Callable[[], str]
 ) -> None:

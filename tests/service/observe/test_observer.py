@@ -33,8 +33,6 @@ NUMBER = 0.31830988  # an embedding's; no time or count looks like it
 SCHEMA = json.loads((Path(logs.__file__).parent / "log.schema.json").read_text())
 WELL = {"inputs": ["All is well"]}
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 
 def requests(log: Log) -> list[dict[str, Any]]:
     """The lines of requests; every line is checked against the schema."""

@@ -101,7 +101,6 @@ def test_a_page_says_whether_it_is_whole() -> None:
     assert scrape.join_pages([], incomplete=True).endswith(b"headlight_scrape_incomplete 1\n")
 
 
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
     ("accept", "given"),
     [

@@ -31,8 +31,6 @@ GIVEN = f"00-{TRACE}-{PARENT}-01"
 NAMES = ("service.name", "service.instance.id")  # of a resource
 WELL = {"inputs": ["All is well"]}
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 
 def of(spans: list[dict[str, Any]], traceparent: str) -> list[dict[str, Any]]:
     """The spans of the trace that an answer names."""

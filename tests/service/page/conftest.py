@@ -10,7 +10,7 @@ import pytest_asyncio
 from tests.service.page.browser import ARGUMENTS, PATIENCE_SECONDS, Page
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="session")
 async def browser() -> AsyncIterator[Page]:
     """A browser without windows."""
     driver = await asyncio.create_subprocess_exec("chromedriver", "--port=0", stdout=PIPE)

@@ -36,7 +36,7 @@ from tests.service.page.browser import (
 )
 from tests.task_heads import checkpoint
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
+pytestmark = NEEDED
 
 DOG = "A dog ate the food because it was hungry"
 FORM = "[aria-label='Head L5H11']"
@@ -44,7 +44,7 @@ CELL = "document.querySelector('[role=gridcell]')"
 SETTLED = f"return document.querySelector(`{FORM}`).ariaBusy === 'false'"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def page(browser: Page, address: str) -> Page:
     """The page, with the sentence of the source texts and one head open."""
     await ask(browser, address, DOG)

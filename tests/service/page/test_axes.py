@@ -4,7 +4,7 @@ import pytest
 
 from tests.service.page.browser import NEEDED, Page, ask, labelled
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
+pytestmark = NEEDED
 
 NAMED = """return ["down", "across"].map((way) =>
   [...document.querySelectorAll(`.axis.${way} span`)].map((label) => label.textContent))"""

@@ -13,10 +13,10 @@ from tests.conftest import application, listening
 from tests.replica_internals import under
 from tests.service.page.browser import NEEDED, Page
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
+pytestmark = NEEDED
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def page(browser: Page, address: str) -> Page:
     """The API for people; each test has a section of its own."""
     await browser.open(f"{address}/docs")

@@ -22,7 +22,7 @@ from tests.service.page.browser import (
     taken,
 )
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
+pytestmark = NEEDED
 
 QUERY = "Why did the dog eat?"
 DOCUMENT = (

@@ -8,7 +8,7 @@ import pytest
 
 from tests.service.page.browser import NEEDED, Page, ask, labelled, taken
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
+pytestmark = NEEDED
 
 NAMES = "http://www.w3.org/2000/svg"
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.service.page.browser import COMPARED, NEEDED, SHOWN, SORTED, Page, ask, fresh
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
+pytestmark = NEEDED
 
 HEADS = """return [...document.querySelectorAll("[role=gridcell]")].map(
   (cell) => [cell.dataset.head, cell.lastChild.textContent])"""

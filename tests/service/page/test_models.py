@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 
-import pytest
 import pytest_asyncio
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -11,7 +10,7 @@ from service.pipeline.replica import Replica
 from tests.conftest import application, listening
 from tests.service.page.browser import NEEDED, Page, fresh
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
+pytestmark = NEEDED
 
 OFFERED = "return !document.getElementById('models').hidden"
 SHOWN = "return [...document.querySelectorAll('#models option')].map((one) => one.textContent)"
@@ -19,7 +18,7 @@ CHOSEN = "return document.querySelector('#models select').selectedOptions[0].tex
 MODELS = b"all-MiniLM-L6-v2 / encode 1, another /another encode 1"
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def several(replica: Replica) -> AsyncIterator[str]:
     """An address of two models, for both of which one replica answers."""
     root, other = application(replica), application(replica, "/another")

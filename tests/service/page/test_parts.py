@@ -14,7 +14,7 @@ from tests.conftest import application, listening
 from tests.replica_internals import under
 from tests.service.page.browser import FAILED, NEEDED, SHOWN, SORTED, Page, ask, fresh, labelled
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
+pytestmark = NEEDED
 
 WELL, DONE = "All is well", "Well done"
 LONG = " ".join(["All is well that ends well"] * 30)

@@ -9,11 +9,10 @@ from xml.etree import ElementTree
 
 import httpx
 import numpy as np
-import pytest
 
 from tests.service.page.browser import NEEDED, Page, ask, labelled, saved
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
+pytestmark = NEEDED
 
 DOG = "A dog ate the food because it was hungry"
 TOKENS = ["[CLS]", *DOG.split(), "[SEP]"]

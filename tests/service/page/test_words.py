@@ -16,7 +16,7 @@ from service.tables.settings import Settings
 from tests.conftest import application, listening
 from tests.service.page.browser import NEEDED, Page, ask, labelled
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
+pytestmark = NEEDED
 
 TEXT = "Hello 你好 unheard 🦔"
 MARKS = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
@@ -56,7 +56,7 @@ def modern(folder: Path) -> None:
     ModernBertModel(config).save_pretrained(folder)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def url(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     """Where that model answers."""
     folder = tmp_path_factory.mktemp("modern")

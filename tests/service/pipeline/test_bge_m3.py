@@ -17,8 +17,6 @@ from service.tables.settings import Settings
 from tests.bge_m3 import POSITIONS, SIZE, TEXTS, WIDTH, BgeM3, bge_m3
 from tests.served_model import Listen, Outer, Served, serve
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 CLOSE = 1e-5
 QUERY, DOCUMENTS = TEXTS[0], [*TEXTS[1:], TEXTS[1]]
 WHOLE = {"pooled": True, "sparse": True, "multi_vector": True}
@@ -31,7 +29,7 @@ class M3(Served):
     theirs: BgeM3
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def served(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[M3]:

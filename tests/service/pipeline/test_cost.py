@@ -38,8 +38,6 @@ from service.tables.settings import JSON_FACTOR
 from tests.conftest import posted
 from tests.replica_internals import believe, slow_down
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 TEXTS: list[Any] = [
     "A dog ate the food because it was hungry",
     {"text": "Unbelievable headlights", "pair": "They outshine the tokenizers"},

@@ -20,8 +20,6 @@ from tests import decoders
 from tests.api_document import hold
 from tests.decoders import TEMPLATE, WIDTH
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 CLOSE = 1e-5
 NUMPY = orjson.OPT_SERIALIZE_NUMPY
 LAYERS, HEADS = 4, 6
@@ -59,7 +57,7 @@ async def serving(
         yield Served(theirs, http)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def embedder(
     tmp_path_factory: pytest.TempPathFactory,
     listen: Listen,
@@ -72,7 +70,7 @@ async def embedder(
         yield served
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def reranker(
     tmp_path_factory: pytest.TempPathFactory,
     listen: Listen,
@@ -85,7 +83,7 @@ async def reranker(
         yield served
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def gemma(
     tmp_path_factory: pytest.TempPathFactory,
     listen: Listen,

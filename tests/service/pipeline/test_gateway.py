@@ -35,8 +35,6 @@ from tests.conftest import application, connected
 from tests.replica_internals import believe, bound, stalled, under
 from tests.task_heads import MOST, checkpoint
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 DOG = {"inputs": ["A dog ate the food because it was hungry"], "encoding": "base64"}
 POISON = {"inputs": [{"token_ids": [666]}]}
 
@@ -86,7 +84,7 @@ def poisoned(runner: Lanes) -> Iterator[None]:
         encoder.__class__ = Encoder
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def golden(client: httpx.AsyncClient) -> AsyncIterator[None]:
     """After the test the service answers as before it, bit for bit."""
     before = (await client.post("/v1/encode", json=DOG)).json()["data"]

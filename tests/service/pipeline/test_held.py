@@ -136,7 +136,6 @@ def settled() -> Iterator[None]:
     gc.unfreeze()
 
 
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=() if kind in SOME else pytest.mark.prove) for kind in KINDS],

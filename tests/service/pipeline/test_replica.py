@@ -12,8 +12,6 @@ from service.tables.settings import Settings
 from tests.model.loading.test_adapters import adapter
 from tests.task_heads import checkpoint
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 
 async def test_adapters_that_are_not_applied_are_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

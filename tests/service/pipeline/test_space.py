@@ -231,7 +231,6 @@ PROCESSORS: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.prove
 @pytest.mark.parametrize("processor", PROCESSORS)
 async def test_a_space_outlasts_a_restart_on_another_processor(
@@ -261,7 +260,6 @@ async def test_a_space_outlasts_a_restart_on_another_processor(
     assert far == 0.0 if same else far <= bound
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_answers_with_vectors_name_their_space(client: httpx.AsyncClient) -> None:
     """The native one in its body too; GET /info has that of a request that chooses nothing."""
     info = (await client.get("/info")).json()
@@ -280,7 +278,6 @@ async def test_answers_with_vectors_name_their_space(client: httpx.AsyncClient) 
     assert "x-headlight-space" not in scores.headers and "space" not in scores.json()
 
 
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
     ("path", "body", "other", "why"),
     [
@@ -306,7 +303,6 @@ async def test_a_space_that_is_not_the_expected_one_is_refused(
     assert answered.status_code == 200
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_refused_space_names_both_and_what_changed(client: httpx.AsyncClient) -> None:
     """As far as one part explains it; of another model's it says that it does not know."""
     expected = "s1-" + "0" * 16
@@ -318,7 +314,6 @@ async def test_a_refused_space_names_both_and_what_changed(client: httpx.AsyncCl
     assert SPACE_NAME.fullmatch(told["actual"]) and "not known" in told["detail"]
 
 
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("wrong", ["", "s1-0", "s2-" + "0" * 16, "s1-" + "F" * 16, "x" * 999])
 async def test_what_is_no_space_is_not_expected(client: httpx.AsyncClient, wrong: str) -> None:
     """Rather than never found."""
@@ -329,7 +324,6 @@ async def test_what_is_no_space_is_not_expected(client: httpx.AsyncClient, wrong
     assert answer.json()["errors"] == [{"loc": ["x-headlight-expect"], "code": "out_of_range"}]
 
 
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_space_is_refused_before_any_work(
     client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,7 +183,7 @@ def _adapters(folder: Path) -> tuple[str, ...]:
     return tuple(f"{path.name}={path}" for path in folder.glob("lora"))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def served(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[dict[str, Served]]:
@@ -234,7 +234,6 @@ async def ask(served: Served, path: str, body: dict[str, Any]) -> tuple[str | No
     return space, vectors
 
 
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(("path", "field"), STATED)
 async def test_what_changes_a_vector_changes_its_space(
     served: dict[str, Served],

@@ -20,8 +20,6 @@ from service.tables.refusals import Refused
 from tests.conftest import application, connected
 from tests.replica_internals import occupied, stalled, under
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 FAR = 60.0
 LONG: dict[str, Any] = {"inputs": ["well " * 2000], "truncate": "right"}
 

@@ -30,8 +30,6 @@ from tests.task_heads import MOST, checkpoint
 
 CPU = torch.device("cpu")
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 
 async def test_bits_that_depend_on_the_batch_are_seen(
     replica: Replica, monkeypatch: pytest.MonkeyPatch

@@ -27,8 +27,6 @@ from tests.model.lessons.test_explain import drawn
 from tests.model.test_similarity import dense
 from tests.replica_internals import pooled_by
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 TEXTS = (Path(__file__).parents[2] / "model" / "texts.txt").read_text("utf-8").splitlines()
 DOG, CAT = "A dog ate the food because it was hungry", "Unbelievable headlights"
 IDS = {"token_ids": [101, 2035, 2003, 102]}

@@ -21,8 +21,6 @@ from tests.late_interaction import pylate
 from tests.served_model import Listen, Outer, Served, serve
 from tests.task_heads import checkpoint, embedder
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 QUERY = "When does the train leave?"
 TEXT = "The station is old. The train leaves at noon. 犬が来た。Bring 😀 a coat.\r\n\r\nIt rains"
 SENTENCES = ["The station is old.", "The train leaves at noon.", "犬が来た。", "Bring 😀 a coat."]
@@ -266,7 +264,7 @@ async def test_what_takes_too_much_is_refused_before_any_work(client: httpx.Asyn
     assert (await ask(client, *padded, status=422, top=1))["code"] == "batch_too_large"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def late(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[Served]:
@@ -276,7 +274,7 @@ async def late(
         yield served
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def reranker(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[Served]:
@@ -287,7 +285,7 @@ async def reranker(
         yield served
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def first(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[Served]:

@@ -18,8 +18,6 @@ from service.proof.machine import Unservable
 from tests.late_interaction import DOCUMENT, QUERY, SIZES, Late, pylate
 from tests.served_model import Listen, Outer, Served, serve
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 SIZE = SIZES[1]
 CLOSE = 1e-5
 ASKED = "Who ate the food?"
@@ -49,7 +47,7 @@ class ManyVectors(Served):
         return float(products.max(1).sum()), [kept[place] for place in best], products.max(1)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def served(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[ManyVectors]:

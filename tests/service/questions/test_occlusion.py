@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import httpx
 import numpy as np
-import pytest
 import torch
 from safetensors.numpy import load
 
@@ -25,8 +24,6 @@ GATES = [{"layer": 5, "head": 11, "scale": 0.0}]
 FILE = "application/vnd.safetensors"
 WIDTH = 384
 
-asynchronous = pytest.mark.asyncio(loop_scope="session")
-
 
 async def ask(client: httpx.AsyncClient, *right: Any, status: int = 200, **fields: Any) -> Any:
     """What POST /v1/similarity answers."""
@@ -41,7 +38,6 @@ async def score(client: httpx.AsyncClient, left: Any, right: Any, **fields: Any)
     return value
 
 
-@asynchronous
 async def test_a_model_that_has_shares_tells_worth_too(client: httpx.AsyncClient) -> None:
     """With gates on both sides and special tokens kept whole, whatever stands next to it."""
     fields = {"gates": GATES, "level": "word", "specials": "drop"}
@@ -61,7 +57,6 @@ async def test_a_model_that_has_shares_tells_worth_too(client: httpx.AsyncClient
     np.testing.assert_array_equal(np.float32(one["left_worth"]), np.float32(whole - np.array(lost)))
 
 
-@asynchronous
 async def test_a_row_of_embeddings_is_left_out_as_a_token_is(client: httpx.AsyncClient) -> None:
     """And a token with its type."""
     rows = np.random.default_rng(5).standard_normal((3, WIDTH)).astype(np.float32).tolist()
@@ -76,7 +71,6 @@ async def test_a_row_of_embeddings_is_left_out_as_a_token_is(client: httpx.Async
     assert np.float32(one["right_worth"][0]) == np.float32(whole - other)
 
 
-@asynchronous
 async def test_its_price_is_known_before(
     client: httpx.AsyncClient, served: Callable[..., httpx.AsyncClient]
 ) -> None:
@@ -98,7 +92,6 @@ async def test_its_price_is_known_before(
     assert many["code"] == "batch_too_large" and "4,096" in many["detail"]
 
 
-@asynchronous
 async def test_a_text_of_one_part_is_refused(client: httpx.AsyncClient) -> None:
     """Since without it there is nothing, and that has no vector."""
     nothing = await ask(client, CAT, {"token_ids": [7]}, status=422)

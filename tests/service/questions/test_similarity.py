@@ -22,8 +22,6 @@ from tests.conftest import application, connected, post_of, posted
 from tests.replica_internals import pooled_by
 from tests.service.api.exact_arrays import Array, array
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 TEXTS = (Path(__file__).parents[2] / "model" / "texts.txt").read_text("utf-8").splitlines()
 PAIRS = 40
 DOG, CAT = "A dog ate the food because it was hungry", "Unbelievable headlights"

@@ -5,7 +5,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import pytest
 from safetensors.numpy import load
 
 from service.pipeline.find.heads import locate_spans
@@ -14,8 +13,6 @@ from service.shapes.side import PLACE_INPUTS
 from service.shapes.spans import MOST_SPANS
 from tests.conftest import application, connected, posted
 from tests.service.api.exact_arrays import Array, array
-
-pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TEXT = "Unbelievable headlights, and a dog ate the food because it was hungry."
 SPANS = [[0, 24], [13, 30], [31, 70]]

@@ -23,8 +23,6 @@ from tests.conftest import application, connected, posted
 from tests.replica_internals import believe
 from tests.task_heads import checkpoint
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 DOG, CAT, ALL = "A dog ate the food because it was hungry", "Unbelievable headlights", "All is well"
 LAYERS, HEADS = 6, 12
 Array = NDArray[Any]
@@ -69,7 +67,7 @@ def flat(by_head: Heads) -> dict[tuple[int, int], Any]:
     return {(int(i), int(j)): c for i, heads in by_head.items() for j, c in heads.items()}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def classifying(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a small classifier of three classes, of 2 layers with 3 heads."""
     folder = tmp_path_factory.mktemp("classifier")

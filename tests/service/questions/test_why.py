@@ -22,8 +22,6 @@ from service.questions.encode.question import NOT_WITH_WHY
 from tests.conftest import posted
 from tests.service.api.exact_arrays import array
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 DOG = "A dog ate the food because it was hungry"
 INPUTS: list[Any] = [
     "All is well",

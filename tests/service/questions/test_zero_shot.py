@@ -24,8 +24,6 @@ from transformers import (
 from tests.served_model import Listen, Outer, Served, serve
 from tests.task_heads import MOST, SIZES, checkpoint
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 TEXTS = ["Where does the train to Rome leave?", "A dog ate the food, and slept.", "It rains"]
 LABELS = ["travel", "food", "the weather", "nothing of all this"]
 TEMPLATE = "This text is about {}, or not."
@@ -112,7 +110,7 @@ class Zero:
         return dict(zip(made["labels"], made["scores"], strict=True))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def models_served(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[dict[str, Zero]]:

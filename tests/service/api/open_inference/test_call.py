@@ -77,8 +77,6 @@ SPACE: Spaces = dict.fromkeys(
     ("/v2/models/{model}/infer", "/v2/models/{model}/versions/{version}/infer"),
     ({"inputs": [TENSOR]}, INFER),
 )
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 Array = NDArray[Any]
 Result = TypeVar("Result")
 Triton = Callable[[Callable[[InferenceServerClient], Result]], Awaitable[Result]]

@@ -12,8 +12,6 @@ from service.api.open_inference import tensors
 from service.api.open_inference.tensors import InferInput
 from service.shapes.answer import INFERENCE_HEADER
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 TEXTS = ["", "a", "Größe", "\0", "x" * 300]
 FLOATS = np.array([[0.1, -0.0, 3e38], [1e-45, 5.0, 7.0]], np.float32)
 

@@ -21,8 +21,6 @@ from service.tables.memory import PROCESS
 from tests.conftest import application, connected
 from tests.replica_internals import occupied, under
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 ASKED = {"ids": [101, 2035, 102]}
 
 

@@ -23,8 +23,6 @@ from service.commands.bulk.vectors import VectorFile
 from service.pipeline.replica import Replica
 from service.pipeline.write.precisions import range_end
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 ROOT = Path(__file__).parents[4]
 WORDS = "all is well and the dog ate the food because it was hungry".split()
 TEXTS = [" ".join(WORDS[: 1 + i * 7 % 13]) + f" {i}" for i in range(53)]

@@ -23,8 +23,6 @@ from service.commands.bulk import parquet
 from service.commands.bulk.text_file import TextFile
 from service.commands.terminal import Failed
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 TEXTS = [f"text number {i} of a dog" for i in range(13)]
 LITTLE = {"max_sequences": 3}  # so that 13 texts take five requests
 

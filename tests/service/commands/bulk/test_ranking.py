@@ -16,8 +16,6 @@ from click.testing import CliRunner, Result
 from model.maps.choices import STATISTIC_FIELDS
 from service.cli import main
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 ROOT = Path(__file__).parents[4]
 WORDS = "all is well and the dog ate the food because it was hungry".split()
 TEXTS = [" ".join(WORDS[i % 11 : i % 11 + 2 + i * 7 % 11]) + f" {i}" for i in range(53)]

@@ -24,8 +24,6 @@ from headlight_client import AsyncClient
 from tests.served_model import Listen, Outer, Served, serve
 from tests.task_heads import MOST, checkpoint
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 QUERY, TEXTS = (
     "Why is the dog here?",
     ["All is well", "A dog ate the food", "It was hungry", "All is well"],
@@ -74,7 +72,7 @@ class Kinds:
         return await self.of[kind].encode(*inputs, **{"pooled": False, **body})
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="module")
 async def served(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[Kinds]:

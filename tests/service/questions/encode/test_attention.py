@@ -28,8 +28,6 @@ from service.tables.settings import Settings
 from tests.conftest import posted
 from tests.task_heads import checkpoint
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 Array = NDArray[Any]
 Gate = tuple[int, int, float]  # layer, head, scale
 

@@ -21,8 +21,6 @@ from service.pipeline.write import answer
 from service.shapes.work import Outputs, Result, Work
 from tests.replica_internals import bound
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 ROUTE = "/v1/explain"
 DOG = "A dog ate the food because it was hungry"
 # absolute; or of the number, where it is so large that a float32 has no digits left for that:

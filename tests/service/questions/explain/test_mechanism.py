@@ -15,8 +15,6 @@ from service.pipeline.replica import Replica
 from service.questions.explain.mechanism import mixed_arrays, read_mixture
 from tests.replica_internals import occupied
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 HEADS, QUERIES, KEYS, D_K, D_V = 2, 3, 5, 7, 11
 ROUTE = "/v1/attend"
 WELL = {"scores": [[0.6, 0.4]], "probabilities": True, "value": [[10.0, 0.0], [0.0, 10.0]]}
