@@ -228,13 +228,14 @@ def weigh_answer(
         number: bytes of a number, outside attention.
     """
     outputs, width = works[0].outputs, config.width
-    probes = Counter([(probe, len(work)) for work in works for probe in work.outputs.probes])
+    lengths = list(map(len, works))  # counted once: there may be thousands
+    read = zip(works, lengths, strict=True)
+    probes = Counter([(probe, tokens) for work, tokens in read for probe in work.outputs.probes])
     scratch = max([probe.scratch_bytes(config, tokens) for probe, tokens in probes], default=0)
     if layout.padded:  # all are as long as the longest
         longest = max(works, key=len)
-        works = [longest] * len(works)
+        works, lengths = [longest] * len(works), [len(longest)] * len(works)
         probes = Counter([(probe, len(longest)) for probe in longest.outputs.probes] * len(works))
-    lengths = list(map(len, works))
     heads = [work.outputs.task_heads for work in works]
     tasks = Counter(itertools.chain(*map(zip, heads, map(itertools.repeat, lengths))))
     vectors = _count_numbers(outputs.pooling, width) * len(works)
