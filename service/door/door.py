@@ -28,7 +28,7 @@ from service.cluster import ingress
 from service.cluster.choose_model import MODEL_HEADER, NAMES_HEADER, lacks_names, read_names
 from service.door.body import BodyReader, BodyWorker, timeout_refusal
 from service.door.forward import Forwarder
-from service.door.gate import Full, KeyGate, Place
+from service.door.gate import KeyGate, Place
 from service.door.handlers import UNKNOWN, Handlers, Routes, Scrape, Targets, inputs_by_label
 from service.door.request import Request, read_timeout
 from service.door.rounds import LATE_SECONDS, Rounds, is_unbounded, too_late, unless_left
@@ -200,10 +200,10 @@ class Door:
             if place := self.gate.take_place(request.key):
                 OWNER_KEY.set(request.key)
                 request.place = place
-        except Full:
+        except Refused:
             self._under_way.forget(request)  # waiting for its refusal is no work
             await asyncio.sleep(PAUSE_SECONDS)
-            raise overloaded(KEY_SHARE) from None
+            raise
 
     async def _pass_gate(self, request: Request, place: Place, client: Client, most: float) -> None:
         """Wait at the gate until a request may pass; refuse it after `most` seconds."""

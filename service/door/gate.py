@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Collection
 
 from service.engine.fair.rotation import FairRoom, fits_fairly
+from service.observe.families import KEY_SHARE
+from service.tables.refusals import overloaded
 
 # Requests of a key; with 12, the p99 of others is over 4 times idle: tests/service/test_sharing.py
 MOST_INSIDE = 6
@@ -45,10 +47,6 @@ class Place:
 
     def __init__(self, line: KeyLine) -> None:
         self.line, self.inside = line, False
-
-
-class Full(Exception):
-    """A key has as many requests under way as it may."""
 
 
 class KeyGate:
@@ -82,12 +80,12 @@ class KeyGate:
         """Count a key's request as under way; None where no other key shares the replica.
 
         Raises:
-            Full: the key has as many under way as it may.
+            Refused: the key has as many under way as it may.
         """
         if (line := self.lines.get(name)) is None:
             return None
         if not fits_fairly(1, self._most - self.total, line.under_way):
-            raise Full
+            raise overloaded(KEY_SHARE)
         line.under_way += 1
         self.total += 1
         return Place(line)

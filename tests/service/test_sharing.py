@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from service.door.gate import Full, KeyGate
+from service.door.gate import KeyGate
 from service.engine.batcher import Batcher
 from service.tables.keys import Limits
 from service.tables.refusals import Refused
@@ -88,7 +88,7 @@ class Service:
             await self.batcher.submit(works, began + 30, key)
             await self._step()
             self.seconds[name].append(self._loop.time() - began)
-        except (Full, Refused):
+        except Refused:
             self.refused[key] += 1
             await asyncio.sleep(AGAIN_SECONDS)
         finally:

@@ -15,10 +15,11 @@ import pytest
 
 from service.door import body, door
 from service.door.body import BodyWorker
-from service.door.gate import DOUBLE_SECONDS, MOST_INSIDE, Full, KeyGate, Place
+from service.door.gate import DOUBLE_SECONDS, MOST_INSIDE, KeyGate, Place
 from service.door.transport import CLIENT, Client
 from service.pipeline.replica import Replica
 from service.tables import keys
+from service.tables.refusals import Refused
 from tests.conftest import Connected
 from tests.metric_samples import samples
 from tests.replica_internals import occupied
@@ -417,7 +418,7 @@ async def test_however_many_keys_flood_there_is_room_for_one_more() -> None:
 def taken(gate: KeyGate, name: str, most: int) -> list[Place | None]:
     """The places that a key gets, of so many."""
     places = list[Place | None]()
-    with suppress(Full):
+    with suppress(Refused):
         for _ in range(most):
             places.append(gate.take_place(name))
     return places
