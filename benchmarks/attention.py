@@ -52,7 +52,7 @@ def make_our_requests(folder: Path) -> dict[str, Request]:
     from service.files.weights import ModelSource
     from service.pipeline.write import answer
     from service.questions.encode import maps
-    from service.shapes.answer import AnswerItem, Encoded
+    from service.shapes.answer import Answer, AnswerItem
     from service.shapes.work import Outputs, Work
 
     place, cpu = ModelSource(folder, folder.name), torch.device("cpu")
@@ -72,7 +72,7 @@ def make_our_requests(folder: Path) -> dict[str, Request]:
             shown = work.outputs.probe(Maps)
             arrays = dict(maps.named_tensors(shown.selection, one.made[Maps.name])) if shown else {}
             items.append(AnswerItem(len(work), {}, one.pooled, arrays=arrays))
-        return b"".join(answer.write_safetensors(Encoded({}, items, {})))
+        return b"".join(answer.write_safetensors(Answer({}, items, {})))
 
     def wanted(tokens: int, form: Any, heads: dict[int, tuple[int, ...]]) -> Outputs:
         selection = Selection(

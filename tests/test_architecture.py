@@ -7,6 +7,7 @@ import ast
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -656,6 +657,19 @@ def test_a_file_of_pipeline_imports_only_those_before_it(above: str) -> None:
 
     assert sorted(order) == sorted(name for name in files if name.startswith("service.pipeline."))
     assert bool(early) is bool(above)
+
+
+def test_no_class_of_the_service_and_the_model_has_the_name_of_another() -> None:
+    """One name, one thing; the client's answers are named as their routes are."""
+    named = Counter(
+        node.name
+        for name, tree in parsed(ROOT).items()
+        if not name.startswith("headlight_client.")
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    )
+
+    assert [name for name, times in named.items() if times > 1] == []
 
 
 def test_the_life_of_a_request_names_functions_that_are_there() -> None:

@@ -79,7 +79,7 @@ DIALECT: Mapping[str, Change] = {
         from service.observe.families import OF_TEXT
         from service.questions.encode import EncodeRequest
         from service.tables.refusals import Refused
-        from service.shapes.answer import Each, Encoded
+        from service.shapes.answer import Answer, Each
         from service.shapes.call import EMBEDDING_CODES, Api, Example, Reply
         from service.shapes.inputs import Strings
         from service.tables.wording.wire import ForeignRequest
@@ -95,7 +95,7 @@ DIALECT: Mapping[str, Change] = {
         class Toy(JSONCall):
             """A request."""
 
-            def to_json(self, encoded: Encoded) -> dict[str, Any]:
+            def to_json(self, encoded: Answer) -> dict[str, Any]:
                 return {"vectors": Each(item.pooled for item in encoded.items)}
 
 
@@ -156,7 +156,7 @@ QUESTION: Mapping[str, Change] = {
         from typing import Any, ClassVar
 
         from model.text.tokenizer import Truncate
-        from service.shapes.answer import Encoded
+        from service.shapes.answer import Answer
         from service.shapes.ask import Ask
         from service.shapes.inputs import Gates, Strings, Texts
         from service.tables.wording.wire import Wire
@@ -187,7 +187,7 @@ QUESTION: Mapping[str, Change] = {
             def texts(self) -> Texts:
                 return self.inputs
 
-            def to_json(self, encoded: Encoded) -> dict[str, Any]:
+            def to_json(self, encoded: Answer) -> dict[str, Any]:
                 return {"lengths": [item.facts["length"] for item in encoded.items]}
     '''),
     "service/questions/toy/question.py": new('''

@@ -24,7 +24,7 @@ CALLED = [
 ]
 
 
-class Batch(NamedTuple):
+class OperatorBatch(NamedTuple):
     """A packed batch as the operator reads it; see packing.Packed."""
 
     token_ids: Tensor  # (rows,), as the next two
@@ -94,7 +94,7 @@ class NativeStack:
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
         """Encode as Encoder.run_layers does, to the bit, and tell whether all is finite."""
         biases, entry = self._encoder.biases(packed), packed.entry
-        batch = Batch(
+        batch = OperatorBatch(
             packed.token_ids,
             packed.positions,
             packed.types,

@@ -21,7 +21,7 @@ from service.api.inputs import END_CUTS, CutEnd, Dimensions, check_dense, find_p
 from service.api.precisions import NUMBER_BYTES, Precision, pooled_vectors, to_precision
 from service.observe.families import OF_TEXT
 from service.questions.encode import EncodeRequest
-from service.shapes.answer import Each, Encoded
+from service.shapes.answer import Answer, Each
 from service.shapes.ask import Custom, Documents
 from service.shapes.call import EMBEDDING_CODES, Api, Example, ModelFacts, Reply, RequestHead
 from service.shapes.inputs import Strings
@@ -81,7 +81,7 @@ class CohereEmbedCall(JSONCall):
     precisions: Sequence[Precision]
     texts: Sequence[str]
 
-    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Answer) -> dict[str, Any]:
         """Return Cohere's answer: the vectors in each precision, and the texts."""
         vectors = list(pooled_vectors(encoded))
         return {

@@ -24,7 +24,7 @@ import orjson
 
 from service.engine.fair.turns import in_turns
 from service.pipeline.write import answer
-from service.shapes.answer import JSON, Encoded
+from service.shapes.answer import JSON, Answer
 from service.shapes.call import Call, Reply, RequestHead, Turn
 from service.tables import refusals
 from service.tables.refusals import Refused
@@ -49,23 +49,23 @@ class JSONCall(Call):
     needs_all: ClassVar[bool] = False
 
     @abstractmethod
-    def to_json(self, encoded: Encoded) -> Any:
+    def to_json(self, encoded: Answer) -> Any:
         """Return the answer as nested JSON, with arrays, Records and Each as leaves."""
 
-    def write_small(self, encoded: Encoded) -> Reply | None:
+    def write_small(self, encoded: Answer) -> Reply | None:
         if not encoded.is_small:
             return None
         # computes the items, which may raise Refused
-        computed = Encoded(encoded.preamble, list(encoded.items), encoded.usage)
+        computed = Answer(encoded.preamble, list(encoded.items), encoded.usage)
         return self.reply(
             answer.write_whole(self.to_json(computed), self.request.chosen("encoding", "json"))
         )
 
-    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
+    def pieces(self, encoded: Answer) -> Iterator[bytes]:
         """Return the answer's body in pieces, to be joined in order."""
         return answer.write_pieces(self.to_json(encoded), self.request.chosen("encoding", "json"))
 
-    async def write(self, encoded: Encoded, turn: Turn) -> Reply:
+    async def write(self, encoded: Answer, turn: Turn) -> Reply:
         if self.needs_all:
             encoded = replace(encoded, items=[item async for item in in_turns(encoded.items)])
         return self.reply(await answer.collect_body(self.pieces(encoded), turn))

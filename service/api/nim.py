@@ -20,7 +20,7 @@ from service.api.ranking import (
 )
 from service.api.usage import count_usage
 from service.observe.families import OF_TEXT
-from service.shapes.answer import Each, Encoded
+from service.shapes.answer import Answer, Each
 from service.shapes.call import Api, Example, ModelFacts, Reply, RequestHead
 from service.shapes.price import Layout
 from service.tables.refusals import Refused
@@ -54,7 +54,7 @@ class RankingRequest(ForeignRequest):
 class NimRankingCall(RankingCall):
     """A request of POST /v1/ranking."""
 
-    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Answer) -> dict[str, Any]:
         """Return NIM's answer: the logit of each passage, best first."""
         rankings = ({"index": one.place, "logit": one.score} for one in self.best(encoded))
         return {"rankings": Each(rankings), "usage": count_usage(encoded)}

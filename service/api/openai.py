@@ -28,7 +28,7 @@ from service.observe.families import OF_TOKENS
 from service.pipeline.find.names import find_name
 from service.questions.encode import EncodeRequest
 from service.shapes import inputs
-from service.shapes.answer import Array, Each, Encoded
+from service.shapes.answer import Answer, Array, Each
 from service.shapes.ask import Custom
 from service.shapes.call import (
     ANY_ROUTE_CODES,
@@ -74,7 +74,7 @@ class EmbeddingsCall(JSONCall):
     precision: Precision
     packed: bool
 
-    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Answer) -> dict[str, Any]:
         """Return OpenAI's answer: a list of vectors in the request's precision."""
         data = Each(
             {

@@ -9,7 +9,7 @@ import yaml
 
 from service.api.dialect import JSONCall
 from service.observe.families import INPUTS
-from service.shapes.answer import JSON, SAFETENSORS, Encoded
+from service.shapes.answer import JSON, SAFETENSORS, Answer
 from service.shapes.ask import Ask, Custom, WritesFile
 from service.shapes.call import Api, Example, ModelFacts, Parser, Reply, RequestHead, Route
 from service.shapes.price import Layout
@@ -28,15 +28,15 @@ NATIVE = Api("Headlight", problem, body_codes=tuple(REFUSALS))
 class QuestionCall(JSONCall):
     """A request to one of our own questions, answered in JSON or as a safetensors file."""
 
-    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Answer) -> dict[str, Any]:
         """Return the answer as the question nests it."""
         return self.request.to_json(encoded)
 
-    def write_small(self, encoded: Encoded) -> Reply | None:
+    def write_small(self, encoded: Answer) -> Reply | None:
         """Return the response to a small request for JSON; None for a file."""
         return None if self.media_type == SAFETENSORS else super().write_small(encoded)
 
-    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
+    def pieces(self, encoded: Answer) -> Iterator[bytes]:
         """Return the answer's body in pieces, as JSON or as a safetensors file."""
         if self.media_type == SAFETENSORS and isinstance(self.request, WritesFile):
             return self.request.write_file(encoded)

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from service.pipeline.write.precisions import quantize
-from service.shapes.answer import Array, Encoded
+from service.shapes.answer import Answer, Array
 
 # How other APIs' requests have vectors written
 Precision = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
@@ -21,7 +21,7 @@ NUMBER_BYTES: Mapping[Precision, float] = {  # bytes of JSON for a number of a v
 }
 
 
-def pooled_vectors(encoded: Encoded) -> Iterator[Array]:
+def pooled_vectors(encoded: Answer) -> Iterator[Array]:
     """Yield the pooled vector of each input."""
     for item in encoded.items:
         if item.pooled is None:

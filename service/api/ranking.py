@@ -11,7 +11,7 @@ from model.text.tokenizer import Truncation
 from service.api.dialect import JSONCall
 from service.pipeline.write.task_answers import Classes, of_kind, short_numbers
 from service.questions.encode import EncodeRequest
-from service.shapes.answer import Array, Encoded
+from service.shapes.answer import Answer, Array
 from service.shapes.ask import Custom, Documents
 from service.shapes.call import ENCODE_CODES, ModelFacts
 from service.shapes.price import Layout
@@ -165,7 +165,7 @@ class RankingCall(JSONCall):
     scored: Scored
     texts: Sequence[str]
 
-    def best(self, encoded: Encoded) -> Iterator[RankedText]:
+    def best(self, encoded: Answer) -> Iterator[RankedText]:
         """Yield the texts, best first; ties keep their order."""
         classes = [of_kind(item.tasks, Classes) for item in encoded.items]
         logits = np.array([pair.logits[0] for pair in classes], dtype=np.float32)

@@ -27,7 +27,7 @@ from service.api.ranking import (
 )
 from service.api.usage import count_usage
 from service.observe.families import OF_TEXT
-from service.shapes.answer import Each, Encoded
+from service.shapes.answer import Answer, Each
 from service.shapes.call import Api, Example, ModelFacts, Reply, RequestHead
 from service.shapes.inputs import Documents
 from service.tables.refusals import Refused
@@ -78,7 +78,7 @@ class RerankCall(RankingCall):
 
     version: str
 
-    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Answer) -> dict[str, Any]:
         """Return the answer in Jina's and Cohere's shape, best document first.
 
         That of /v1/rerank has the places and scores also as `data`, where Voyage's clients look.

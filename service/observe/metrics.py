@@ -77,7 +77,7 @@ class Histogram:
 Series = TypeVar("Series")  # of a family: a counter, which is a float, or a Histogram
 
 
-class Family(dict[Labels, Series]):
+class LabelledSeries(dict[Labels, Series]):
     """A family of series, each a counter or a histogram, by the values of their labels.
 
     Args:
@@ -96,16 +96,16 @@ class Family(dict[Labels, Series]):
         self[labels] = series = self._new()
         return series
 
-    def add(self: "Family[float]", *labels: str, by: float = 1.0) -> None:
+    def add(self: "LabelledSeries[float]", *labels: str, by: float = 1.0) -> None:
         """Add to the counter with these label values, which must exist; safe in any thread."""
         if labels not in self:
             raise KeyError(labels)
         with self._lock:
             self[labels] += by
 
-    def freeze(self) -> "Family[Series]":
+    def freeze(self) -> "LabelledSeries[Series]":
         """Return a copy, which another thread may read while this one is counted on."""
-        frozen = Family(*self._help, self._labels, self._new)
+        frozen = LabelledSeries(*self._help, self._labels, self._new)
         frozen.update((labels, copy.copy(series)) for labels, series in self.items())
         return frozen
 
@@ -128,24 +128,24 @@ class MetricFamilies(Collector):
     """
 
     def __init__(self, own: Mapping[str, str]) -> None:
-        self._own, self._families = own, list[Family[float] | Family[Histogram]]()
+        self._own, self._families = own, list[LabelledSeries[float] | LabelledSeries[Histogram]]()
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
     def add_counter(
         self, name: str, sentence: str, *labels: str, values: Iterable[str] = ()
-    ) -> Family[float]:
+    ) -> LabelledSeries[float]:
         """Add and return a family of counters, with a 0 for each of `values` of its one label."""
-        family = Family(name, sentence, labels, float)
+        family = LabelledSeries(name, sentence, labels, float)
         family.update(((value,), 0.0) for value in values)
         self._families.append(family)
         return family
 
     def add_histogram(
         self, name: str, sentence: str, bounds: Sequence[float], *labels: str
-    ) -> Family[Histogram]:
+    ) -> LabelledSeries[Histogram]:
         """Add and return a family of histograms."""
-        family = Family(name, sentence, labels, partial(Histogram, bounds))
+        family = LabelledSeries(name, sentence, labels, partial(Histogram, bounds))
         self._families.append(family)
         return family
 
@@ -334,7 +334,7 @@ class Metrics:
             "replaces_failed", "1 if Ray started the replica in place of one that died or failed."
         ).set(failed)
 
-    def add_counter(self, name: str, sentence: str, *labels: str) -> Family[float]:
+    def add_counter(self, name: str, sentence: str, *labels: str) -> LabelledSeries[float]:
         """Return a new counter for the caller to increment; label values come as they occur."""
         return self._of_replica.add_counter(name, sentence, *labels)
 

@@ -33,7 +33,7 @@ from service.pipeline.find.resolver import Resolver
 from service.pipeline.reader import Reader
 from service.pipeline.space import Spaces
 from service.pipeline.worker import Workers, is_long
-from service.shapes.answer import Encoded, Identity
+from service.shapes.answer import Answer, Identity
 from service.shapes.ask import Ask, Custom
 from service.shapes.inputs import InputItem, Texts, numbered_items
 from service.shapes.job import Timing
@@ -111,7 +111,7 @@ class Gateway:
         record: Record,
         custom: Custom = AS_OUR_OWN,
         expected: str | None = None,
-    ) -> Encoded:
+    ) -> Answer:
         """Answer a request.
 
         Args:
@@ -141,7 +141,7 @@ class Gateway:
         await give_turn(len(works))
         usage = _request_usage(tokens, plan.price, timing, works, sides)
         await give_turn(len(works))
-        return Encoded(preamble, items, usage)
+        return Answer(preamble, items, usage)
 
     async def dry_run(
         self,

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
 from service.pipeline.write import answer
-from service.shapes.answer import AnswerItem, Array, Each, Encoded, Records
+from service.shapes.answer import Answer, AnswerItem, Array, Each, Records
 from service.shapes.inputs import Input, InputItem
 from service.tables.wording.wire import Wire
 
@@ -64,7 +64,7 @@ def by_side(value: Name | Wire | None, one: str, other: str) -> tuple[Name | Non
     return value, value
 
 
-def to_json(encoded: Encoded, one: str, others: str, table: str, encoding: str) -> dict[str, Any]:
+def to_json(encoded: Answer, one: str, others: str, table: str, encoding: str) -> dict[str, Any]:
     """Return an answer as JSON: the preamble, the one text, the list of the others, the usage.
 
     Args:
@@ -90,7 +90,7 @@ def to_json(encoded: Encoded, one: str, others: str, table: str, encoding: str) 
     return {**encoded.preamble, one: first.facts, others: rest, "usage": encoded.usage}
 
 
-def write_file(encoded: Encoded, one: str, others: str) -> Iterator[bytes]:
+def write_file(encoded: Answer, one: str, others: str) -> Iterator[bytes]:
     """Return an answer as a safetensors file, in pieces; arguments as of `to_json`."""
     items, arrays, facts = iter(encoded.items), dict[str, Array](), []
     first = next(items)

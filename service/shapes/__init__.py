@@ -8,7 +8,7 @@
     Step    a question says which works run together, and what follows from them
     Job     admission puts a step's works into the queue; a Batch has those that run together
     Price   a question says what its answer weighs
-    Encoded the answer, of an AnswerItem for each input, before it is written
+    Answer  what is answered, an AnswerItem for each input, before it is written
 
 Only work.py, step.py and task.py import torch: the chart and the API document need the wire alone.
 """

@@ -80,7 +80,7 @@ class AnswerItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class Answer:
     """The answer to a request, to be written as its API does."""
 
     preamble: Mapping[str, Any]  # fields about the model

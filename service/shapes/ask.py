@@ -13,7 +13,7 @@ from service.shapes.price import Layout
 from service.tables.wording.wire import Wire
 
 if TYPE_CHECKING:  # the chart is rendered where there is no torch
-    from service.shapes.answer import Encoded
+    from service.shapes.answer import Answer
 
 Chosen = TypeVar("Chosen")
 
@@ -81,7 +81,7 @@ class Ask(Wire):
         """Return all texts, token ids and embeddings that the request asks about."""
 
     @abstractmethod
-    def to_json(self, encoded: "Encoded") -> dict[str, Any]:
+    def to_json(self, encoded: "Answer") -> dict[str, Any]:
         """Return the answer as nested JSON, with arrays, Records and Each as leaves."""
 
 
@@ -89,5 +89,5 @@ class Ask(Wire):
 class WritesFile(Protocol):
     """A request that is answered as a safetensors file too, where the client prefers one."""
 
-    def write_file(self, encoded: "Encoded") -> Iterator[bytes]:
+    def write_file(self, encoded: "Answer") -> Iterator[bytes]:
         """Return the answer as a safetensors file, in pieces."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import orjson
 
-from service.shapes.answer import JSON, Encoded
+from service.shapes.answer import JSON, Answer
 from service.shapes.ask import Ask, Custom
 from service.shapes.record import NO_INPUT, Record
 from service.tables.refusals import BODY_CODES, HEADER_CODES, REFUSALS, Refused
@@ -138,12 +138,12 @@ class Call(ABC):
         """Return a response with this body, in the answer's media type."""
         return Reply(body, media_type=self.media_type)
 
-    def write_small(self, encoded: Encoded) -> Reply | None:
+    def write_small(self, encoded: Answer) -> Reply | None:
         """Return the response if the answer is small and written at once; else None: call write."""
         return None
 
     @abstractmethod
-    async def write(self, encoded: Encoded, turn: Turn) -> Reply:
+    async def write(self, encoded: Answer, turn: Turn) -> Reply:
         """Write the answer and return the response.
 
         Args:

@@ -30,7 +30,7 @@ from service.observe.families import OF_ONE_KIND, READY_PATH
 from service.pipeline.find.names import find_name
 from service.pipeline.write.answer import collect_body
 from service.questions.encode import EncodeRequest
-from service.shapes.answer import INFERENCE_HEADER, JSON, OCTETS, AnswerItem, Array, Encoded
+from service.shapes.answer import INFERENCE_HEADER, JSON, OCTETS, Answer, AnswerItem, Array
 from service.shapes.ask import Custom
 from service.shapes.call import (
     READ_ROUTE_CODES,
@@ -77,7 +77,7 @@ class Inference(Call):
     outputs: Mapping[str, bool]
     id: str | None
 
-    async def write(self, encoded: Encoded, turn: Turn) -> Reply:
+    async def write(self, encoded: Answer, turn: Turn) -> Reply:
         """Write the answer, JSON and then the bytes of any tensors, and return the response."""
         items = [item async for item in in_turns(encoded.items)]  # a padded array needs them all
         json, data = write_answer(self.outputs, self.id, encoded.preamble["model"], items)

@@ -10,7 +10,7 @@ from service.api.dialect import JSONCall, explain_refusal, json_reply
 from service.api.inputs import Dimensions, TextsOrIds, check_dense, make_inputs
 from service.observe.families import OF_TEXT, OF_TOKENS
 from service.questions.encode import EncodeRequest
-from service.shapes.answer import AnswerItem, Array, Each, Encoded
+from service.shapes.answer import Answer, AnswerItem, Array, Each
 from service.shapes.ask import Custom
 from service.shapes.call import ENCODE_CODES, Api, Example, ModelFacts, Reply, RequestHead
 from service.shapes.inputs import Strings
@@ -90,7 +90,7 @@ OTHER_ERROR = "Validation"
 class EmbedCall(JSONCall):
     """A request of POST /embed or POST /embed_all: answered with vectors for each input."""
 
-    def to_json(self, encoded: Encoded) -> Any:
+    def to_json(self, encoded: Answer) -> Any:
         """Return a list with the vector or vectors of each input."""
         return Each(map(_vectors_of, encoded.items))
 
@@ -100,7 +100,7 @@ class SimilarityCall(JSONCall):
 
     needs_all = True
 
-    def to_json(self, encoded: Encoded) -> Any:
+    def to_json(self, encoded: Answer) -> Any:
         """Return the cosine of the first input with each other one."""
         return _cosines_with_first(map(_vectors_of, encoded.items))
 

@@ -29,7 +29,7 @@ from service.observe.families import OF_TEXT, OF_TOKENS
 from service.pipeline.write.task_answers import Classes, SparseWeights, of_kind, short_numbers
 from service.questions.encode import EncodeRequest
 from service.shapes import inputs
-from service.shapes.answer import AnswerItem, Array, Each, Encoded
+from service.shapes.answer import Answer, AnswerItem, Array, Each
 from service.shapes.ask import Custom
 from service.shapes.call import Example, ModelFacts, Reply, RequestHead
 from service.shapes.inputs import Strings
@@ -101,7 +101,7 @@ class PredictCall(JSONCall):
     function: str | None
     most: int | None
 
-    def to_json(self, encoded: Encoded) -> Any:
+    def to_json(self, encoded: Answer) -> Any:
         """Return the classes of the one input, or a list of those of each."""
         predicted = map(self._classes_of, encoded.items)
         return next(predicted) if self.single else Each(predicted)
@@ -118,7 +118,7 @@ class PredictCall(JSONCall):
 class RankCall(RankingCall):
     """A request of POST /rerank."""
 
-    def to_json(self, encoded: Encoded) -> Each:
+    def to_json(self, encoded: Answer) -> Each:
         """Return a list of ranks, best text first."""
         ranks = (
             {
@@ -134,7 +134,7 @@ class RankCall(RankingCall):
 class SparseCall(JSONCall):
     """A request of POST /embed_sparse."""
 
-    def to_json(self, encoded: Encoded) -> Each:
+    def to_json(self, encoded: Answer) -> Each:
         """Return a list of each input's sparse vector."""
         return Each(map(self._weights_of, encoded.items))
 

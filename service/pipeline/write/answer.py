@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.shapes.answer import PIECE_BYTES, AnswerItem, Array, Each, Encoded, Records
+from service.shapes.answer import PIECE_BYTES, Answer, AnswerItem, Array, Each, Records
 from service.shapes.call import Turn
 
 PIECE_LEAST = 1024  # bytes that even a smaller piece counts as, since its item may take as long
@@ -37,7 +37,7 @@ HELD_MARK = b"\0"
 HELD_PLACE = orjson.Fragment(HELD_MARK)
 
 
-def to_json(encoded: Encoded) -> dict[str, Any]:
+def to_json(encoded: Answer) -> dict[str, Any]:
     """Return an answer of Headlight's own API as nested JSON with arrays as leaves."""
     data = Each(map(_item_json, encoded.items))
     return {**encoded.preamble, "data": data, "usage": encoded.usage}
@@ -77,7 +77,7 @@ def write_pieces(tree: Any, encoding: str = "json") -> Iterator[bytes]:
         yield after
 
 
-def write_safetensors(encoded: Encoded) -> Iterator[bytes]:
+def write_safetensors(encoded: Answer) -> Iterator[bytes]:
     """Yield an answer as one safetensors file, in pieces; its JSON stands in the metadata."""
     tensors: dict[str, Array] = {}
     data = []

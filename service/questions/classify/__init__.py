@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
-from service.shapes.answer import Each, Encoded
+from service.shapes.answer import Answer, Each
 from service.shapes.ask import Ask
 from service.shapes.inputs import Gates, Strings, Texts
 from service.tables.wording.words import count_noun
@@ -71,7 +71,7 @@ class ZeroShotRequest(Ask):
     def texts(self) -> Texts:
         return self.inputs
 
-    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Answer) -> dict[str, Any]:
         """Return the answer as JSON: for each text its labels with their scores, best first."""
         data = Each(item.facts for item in encoded.items)
         return {**encoded.preamble, "data": data, "usage": encoded.usage}

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Tag
 from model.config import Side
 from model.text.tokenizer import Truncate
 from service.pipeline.write import answer
-from service.shapes.answer import Encoded
+from service.shapes.answer import Answer
 from service.shapes.ask import Ask
 from service.shapes.inputs import Attention, Floats, Gates, Inputs, SweepField, Texts
 from service.shapes.outputs import Classify, LabelTokens, MultiVector, Pooled, Sparse, Wanted
@@ -99,10 +99,10 @@ class EncodeRequest(Ask):
     def texts(self) -> Texts:
         return self.inputs
 
-    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Answer) -> dict[str, Any]:
         return answer.to_json(encoded)
 
-    def write_file(self, encoded: Encoded) -> Iterator[bytes]:
+    def write_file(self, encoded: Answer) -> Iterator[bytes]:
         return answer.write_safetensors(encoded)
 
 

@@ -7,7 +7,7 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
-from service.shapes.answer import Encoded
+from service.shapes.answer import Answer
 from service.shapes.ask import Ask
 from service.shapes.inputs import Texts
 from service.tables.wording.wire import Wire, request_adapter
@@ -98,7 +98,7 @@ class ExplainRequest(Ask):
     def texts(self) -> Texts:
         return [self.text if self.pair is None else (self.text, self.pair)]
 
-    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Answer) -> dict[str, Any]:
         (item,) = encoded.items
         return {**encoded.preamble, **item.facts, **item.maps}
 

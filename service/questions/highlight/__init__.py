@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from model.text.tokenizer import Truncate
 from service.questions.compared import BothOr, SidePrompts
-from service.shapes.answer import Each, Encoded
+from service.shapes.answer import Answer, Each
 from service.shapes.ask import Ask
 from service.shapes.inputs import Document, Documents, Gates, Input, InputItem, Texts
 from service.tables.wording.wire import Wire
@@ -86,7 +86,7 @@ class HighlightRequest(Ask):
         """Return the query, then the documents."""
         return [self.query, *self.document_texts]
 
-    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Answer) -> dict[str, Any]:
         """Return the answer as JSON: for each document its score and highlights, best first."""
         results = Each(item.facts for item in encoded.items)
         return {**encoded.preamble, "results": results, "usage": encoded.usage}

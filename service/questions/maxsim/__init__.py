@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 from model.text.tokenizer import Truncate
 from service.questions import compared
 from service.questions.compared import BothOr, SidePrompts, Single, Singles
-from service.shapes.answer import Encoded
+from service.shapes.answer import Answer
 from service.shapes.ask import Ask
 from service.shapes.inputs import Gates, Texts
 
@@ -38,9 +38,9 @@ class MaxsimRequest(Ask):
         """Return the query, then the documents."""
         return [self.query, *self.documents]
 
-    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Answer) -> dict[str, Any]:
         """Return the answer as JSON: the query, then each document's score and matches."""
         return compared.to_json(encoded, "query", "results", "matches.", self.encoding)
 
-    def write_file(self, encoded: Encoded) -> Iterator[bytes]:
+    def write_file(self, encoded: Answer) -> Iterator[bytes]:
         return compared.write_file(encoded, "query", "results")

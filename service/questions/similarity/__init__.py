@@ -10,7 +10,7 @@ from model.maps.choices import Level
 from model.text.tokenizer import Truncate
 from service.questions import compared
 from service.questions.compared import BothOr, Single, Singles
-from service.shapes.answer import Encoded
+from service.shapes.answer import Answer
 from service.shapes.ask import Ask
 from service.shapes.inputs import Floats, Gates, InputItem, SweepField, Texts
 from service.tables.wording.wire import Wire
@@ -137,12 +137,12 @@ class ComparisonRequest(Ask):
         """Return the left text, then those on the right."""
         return [self.left, *self.right]
 
-    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Answer) -> dict[str, Any]:
         """Return the answer as JSON: the left text, then each right one's score and any shares.
 
         The arrays named "pairs.", of the form top, become one field.
         """
         return compared.to_json(encoded, "left", "right", "pairs.", self.encoding)
 
-    def write_file(self, encoded: Encoded) -> Iterator[bytes]:
+    def write_file(self, encoded: Answer) -> Iterator[bytes]:
         return compared.write_file(encoded, "left", "right")

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from service.api import ROUTES
 from service.pipeline.replica import Replica
-from service.shapes.answer import Encoded
+from service.shapes.answer import Answer
 from service.tables.settings import Settings
 from tests.largest import MODEL, Largest, every, write_model
 
@@ -135,7 +135,7 @@ async def test_the_largest_request_is_done_in_turns(
 ) -> None:
     """In none of them much is done, and of twice as much in all about twice the work."""
     # one that is written at once, without lines, would be compared with one written in pieces
-    monkeypatch.setattr(Encoded, "is_small", False)
+    monkeypatch.setattr(Answer, "is_small", False)
     each, halves = LARGEST[name], list[int]()
     await client(each, each.content(min(each.most, 1)))  # what is made once
 

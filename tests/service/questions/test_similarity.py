@@ -15,7 +15,7 @@ from service.api.own import make_parser
 from service.engine.fair.rotation import FairThread
 from service.pipeline.replica import Replica
 from service.questions.similarity import ComparisonRequest, question
-from service.shapes.answer import PIECE_BYTES, AnswerItem, Encoded
+from service.shapes.answer import PIECE_BYTES, Answer, AnswerItem
 from service.shapes.call import ModelFacts
 from service.shapes.record import Record
 from tests.conftest import application, connected, post_of, posted
@@ -259,7 +259,7 @@ async def test_pairs_are_written_in_pieces_one_text_after_the_other() -> None:
     body, served = b'{"left":"a","right":["b"],"form":"top"}', ModelFacts(["m"], (), 6, 99, 9)
     asked = make_parser(ComparisonRequest)(body, post_of("/v1/similarity"), served)
 
-    pieces = asked.pieces(Encoded({"model": "m"}, [AnswerItem(1, {}), *texts], {"tokens": 3}))
+    pieces = asked.pieces(Answer({"model": "m"}, [AnswerItem(1, {}), *texts], {"tokens": 3}))
     whole = [next(pieces)]
     while b'"pairs"' not in whole[-1]:
         whole.append(next(pieces))

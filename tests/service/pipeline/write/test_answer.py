@@ -18,7 +18,7 @@ from service.pipeline.write.answer import (
     write_whole,
 )
 from service.questions.encode.question import cast_array
-from service.shapes.answer import PIECE_BYTES, AnswerItem, Each, Encoded, Records
+from service.shapes.answer import PIECE_BYTES, Answer, AnswerItem, Each, Records
 from service.shapes.price import ARRAY_BYTES, NAMED_BYTES
 from service.tables.refusals import Refused
 
@@ -48,7 +48,7 @@ def test_pieces_join_to_what_one_dump_would_give(tokens: int) -> None:
     }
     expected = {**HEAD, "data": [told, told], "usage": USAGE}
 
-    pieces = list(write_pieces(to_json(Encoded(HEAD, [one, one], USAGE))))
+    pieces = list(write_pieces(to_json(Answer(HEAD, [one, one], USAGE))))
 
     assert b"".join(pieces) == orjson.dumps(expected, option=orjson.OPT_SERIALIZE_NUMPY)
     assert max(map(len, pieces)) < 8 * PIECE_BYTES
@@ -92,7 +92,7 @@ def test_the_safetensors_library_reads_what_is_written() -> None:
     odd = {"maps.half": random.random((3, 5)).astype(np.float16), "keys": np.arange(7, dtype=">i4")}
     items = [replace(one, arrays={**odd, "none": np.zeros((0, 4), np.float32)}), item(1)]
 
-    pieces = list(write_safetensors(Encoded(HEAD, items, USAGE)))
+    pieces = list(write_safetensors(Answer(HEAD, items, USAGE)))
     read = load(b"".join(pieces))
 
     expected = {"0.pooled": one.pooled, "0.tokens": one.tokens, "0.layers.3": one.tokens}
@@ -115,7 +115,7 @@ def test_an_item_is_made_when_its_turn_has_come() -> None:
             made.append(number)
             yield item(5)
 
-    pieces = write_pieces(to_json(Encoded(HEAD, items(), USAGE)))
+    pieces = write_pieces(to_json(Answer(HEAD, items(), USAGE)))
 
     assert [list(made) for _ in pieces if len(made) < 2][-1] == [0]
     assert made == [0, 1]
@@ -134,7 +134,7 @@ def test_a_file_takes_the_memory_that_its_price_counts_for_each_array() -> None:
     items = (AnswerItem(3, {}, arrays=dict(zip(names, each, strict=True))) for each in maps)
 
     tracemalloc.start()
-    written = list(write_safetensors(Encoded(HEAD, items, USAGE)))
+    written = list(write_safetensors(Answer(HEAD, items, USAGE)))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -149,7 +149,7 @@ def test_a_file_is_begun_in_turns() -> None:
         AnswerItem(1, {"tokens": ["a"]}, arrays={str(n): np.zeros(1, np.float32) for n in range(9)})
     ] * 7
 
-    pieces = list(write_safetensors(Encoded(HEAD, items, USAGE)))
+    pieces = list(write_safetensors(Answer(HEAD, items, USAGE)))
 
     assert pieces.index(next(filter(None, pieces))) >= 2 * 7 * 9
 
@@ -160,6 +160,6 @@ def test_a_large_item_of_a_file_is_a_turn_of_its_own() -> None:
         AnswerItem(1, {}, arrays={"a": np.zeros(PIECE_BYTES // 4, np.float32)}) for _ in range(3)
     )
 
-    pieces = list(write_safetensors(Encoded(HEAD, items, USAGE)))
+    pieces = list(write_safetensors(Answer(HEAD, items, USAGE)))
 
     assert pieces.index(next(filter(None, pieces))) >= 3 * PIECE_BYTES // 1024
