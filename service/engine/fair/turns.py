@@ -12,30 +12,12 @@ PIECE_ENTRIES = 128  # of a piece of work: a millisecond or two, if each takes 1
 LINE = FairRoom()  # held for a round of the loop by the request that does the next piece
 
 
-class InTurns(AsyncIterator[Entry]):
-    """Yields entries one by one, and waits for a turn after each PIECE_ENTRIES of them.
-
-    A generator would cost a short request twice as much: the loop keeps a list of those.
-    """
-
-    __slots__ = ("_entries", "_number")
-
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self._entries, self._number = iter(entries), 0
-
-    async def __anext__(self) -> Entry:
-        if self._number == PIECE_ENTRIES:
-            self._number = 0
+async def in_turns(entries: Iterable[Entry]) -> AsyncIterator[Entry]:
+    """Yield entries one by one, and wait for a turn after each PIECE_ENTRIES of them."""
+    for number, entry in enumerate(entries, 1):
+        yield entry
+        if number % PIECE_ENTRIES == 0:
             await _wait_for_turn()
-        self._number += 1
-        for entry in self._entries:
-            return entry
-        raise StopAsyncIteration
-
-
-def in_turns(entries: Iterable[Entry]) -> AsyncIterator[Entry]:
-    """Yield entries one by one, in turns."""
-    return InTurns(entries)
 
 
 def cut(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
