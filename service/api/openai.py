@@ -5,11 +5,11 @@ Clients of Jina, Voyage, Mistral and NIM ask the same route. Deliberate differen
 vectors at once, whose answer has no documented shape, and a task of no adapter and no prompt.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from model.text.tokenizer import Truncate
 from service.api.dialect import JSONCall, RouteContext, explain_refusal, json_reply
@@ -85,7 +85,7 @@ class EmbeddingsCall(JSONCall):
             for index, vector in enumerate(pooled_vectors(encoded))
         )
         return {
-            "id": f"embd-{os.urandom(16).hex()}",  # Mistral's clients need one
+            "id": f"embd-{uuid4()}",  # Mistral's clients need one
             "object": "list",
             "data": data,
             "model": encoded.preamble["model"],
