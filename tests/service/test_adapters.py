@@ -15,14 +15,6 @@ import pytest
 import pytest_asyncio
 import torch
 from numpy.typing import NDArray
-from tests.model.loading.test_tasks import (
-    INSTRUCTIONS,
-    PASSAGE,
-    QUERY,
-    SEPARATION,
-    TASKS,
-    written,
-)
 from transformers import PreTrainedModel
 
 from model.errors import CheckpointError
@@ -39,6 +31,14 @@ from service.tables.settings import Settings
 from service.tables.sources import load_settings
 from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
 from tests.model.loading.test_families import saved, theirs
+from tests.model.loading.test_jina_adapters import (
+    INSTRUCTIONS,
+    PASSAGE,
+    QUERY,
+    SEPARATION,
+    TASKS,
+    written,
+)
 from tests.served_model import Listen, Outer, Served, serve
 
 NAMES = {None: "jina", **{name: f"jina:{name}" for name in (*TASKS, LEFT, RIGHT)}}
