@@ -23,7 +23,7 @@ a request names its own. The files of this folder, each of which imports only th
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import Any
 
 from service.engine.fair.turns import cut, give_turn
 from service.pipeline.admission import Admission, Estimate, estimate_held
@@ -35,7 +35,7 @@ from service.pipeline.space import Spaces
 from service.pipeline.worker import Workers, is_long
 from service.shapes.answer import Answer, Identity
 from service.shapes.ask import Ask, Custom
-from service.shapes.inputs import InputItem, Texts, numbered_items
+from service.shapes.inputs import Gate, InputItem, Texts, numbered_items
 from service.shapes.job import Timing
 from service.shapes.price import Price
 from service.shapes.record import Record
@@ -49,25 +49,6 @@ from service.tables.settings import Settings
 # Makes the question of an Ask, the first argument
 QuestionMaker = Callable[[Any, Custom, Resolver, Workers], Question]
 AS_OUR_OWN = Custom()  # reads and answers as Headlight's own API does
-
-
-class ResolvedRequest(NamedTuple):
-    """A request that was checked against this model, before its texts are read."""
-
-    ask: Ask
-    question: Question  # answers it
-    texts: Texts  # inputs of all sides
-    edited: bool  # whether it gates or patches heads
-    space: str | None  # name of the space of its vectors; None if they are of none
-
-
-class PreparedRequest(NamedTuple):
-    """A request that was read and planned."""
-
-    works: Sequence[Work]  # one for each of its inputs
-    tokens: int  # of these works
-    plan: Plan  # what to run, what follows, and what the answer takes
-    held: int  # bytes of memory of its inputs and works, which replace those of its body
 
 
 class Gateway:
@@ -122,24 +103,26 @@ class Gateway:
         Raises:
             Refused: why it cannot be answered.
         """
-        resolved = await self._resolve(ask, deadline, record, custom, expected)
-        await give_turn(len(resolved.texts))
-        tokens, characters = self._estimate.tokens(resolved.texts)
-        queued = is_long(characters, len(resolved.texts))
-        await give_turn(len(resolved.texts))
-        unread_bytes = estimate_held(resolved.texts) if queued else 0
-        admission, sides = self._admission, resolved.question.sides
+        question, texts, gates, space = await self._resolve(ask, record, custom, expected)
+        await give_turn(len(texts))
+        tokens, characters = self._estimate.tokens(texts)
+        queued = is_long(characters, len(texts))
+        await give_turn(len(texts))
+        unread_bytes = estimate_held(texts) if queued else 0
+        admission, sides = self._admission, question.sides
         with admission.reserve(record):
             admission.foresee(tokens, deadline, record, queued=queued, held=unread_bytes)
-            works, tokens, plan, held = await self._prepare(resolved, deadline, record)
+            works, plan = await self._prepare(question, texts, gates, deadline, record)
+            held = estimate_held(texts, works)
+            await give_turn(len(works))
             timing = await admission.run(plan.step, deadline, record, plan.price, inputs=held)
         await give_turn(len(works))
         items = await plan.make_items()
         preamble = self._identities[sides[-1].adapter].preamble(ask.chosen("dtype", "float32"))
-        if resolved.space is not None:
-            preamble["space"] = resolved.space
+        if space is not None:
+            preamble["space"] = space
         await give_turn(len(works))
-        usage = _request_usage(tokens, plan.price, timing, works, sides)
+        usage = _request_usage(plan.price, timing, works, sides)
         await give_turn(len(works))
         return Answer(preamble, items, usage)
 
@@ -155,11 +138,11 @@ class Gateway:
 
         Args, Raises: as `encode`; a refusal of `admission.run` is returned instead of raised.
         """
-        resolved = await self._resolve(ask, deadline, record, custom, expected)
-        _, tokens, (step, price, _), _ = await self._prepare(resolved, deadline, record)
+        question, texts, gates, _ = await self._resolve(ask, record, custom, expected)
+        works, (step, price, _) = await self._prepare(question, texts, gates, deadline, record)
         await give_turn(record.sequences)
         cost = {
-            "tokens": tokens,
+            "tokens": sum(map(len, works)),
             "attention_bytes": price.parts.get("attention", 0),
             "answer_bytes": price.total,
             "flops": await self._count_flops(step),
@@ -184,9 +167,13 @@ class Gateway:
         return total
 
     async def _resolve(
-        self, ask: Ask, deadline: float, record: Record, custom: Custom, expected: str | None
-    ) -> ResolvedRequest:
-        """Check a request against this model, and find its question, sides and space.
+        self, ask: Ask, record: Record, custom: Custom, expected: str | None
+    ) -> tuple[Question, Texts, Sequence[Gate] | None, str | None]:
+        """Check a request against this model, before its texts are read.
+
+        Returns:
+            What answers it, the inputs of all its sides, the gates of all of them (None if no head
+            of any is changed), and the name of the space of its vectors, if they are of one.
 
         Raises:
             Refused: the model lacks what it names, it is too large, or its vectors are not of the
@@ -201,15 +188,14 @@ class Gateway:
         texts = side.inputs if len(sides) == 1 else [text for each in sides for text in each.inputs]
         items = numbered_items(texts)
         self._check_sizes(texts, items)
-        edited = bool(ask.chosen("gates", ())) or any(
-            [item.gates or item.patch for _, item in items]
-        )
+        gates = ask.chosen("gates", ())
+        edited = bool(gates) or any([item.gates or item.patch for _, item in items])
         if expected is not None:
             self._spaces.check(side, edited, expected)
         space = self._spaces.of(side, edited) if side.vectors else None
         if side.adapter:
             record.weights = self.resolver.model.adapters[side.adapter].digest
-        return ResolvedRequest(ask, question, texts, edited, space)
+        return question, texts, gates if edited else None, space
 
     def _check_sizes(self, texts: Texts, items: Sequence[tuple[int, InputItem]]) -> None:
         """Refuse a request with no input, or with too many inputs, token ids or spans.
@@ -234,26 +220,32 @@ class Gateway:
             raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
 
     async def _prepare(
-        self, resolved: ResolvedRequest, deadline: float, record: Record
-    ) -> PreparedRequest:
-        """Read, plan and price a request.
+        self,
+        question: Question,
+        texts: Texts,
+        gates: Sequence[Gate] | None,
+        deadline: float,
+        record: Record,
+    ) -> tuple[list[Work], Plan]:
+        """Read, plan and price a request; return the works of its inputs, and the plan.
+
+        Args:
+            texts, gates: as `_resolve` returns them.
 
         Raises:
             Refused: an input cannot be read, or the request has too many tokens.
         """
-        ask, question, texts, edited, _ = resolved
         sides, changes = question.sides, Interventions(self._config)
         await give_turn(len(texts))
-        if edited:
-            changes = await Interventions.of(ask.chosen("gates", ()), sides, self._config)
+        if gates is not None:
+            changes = await Interventions.of(gates, sides, self._config)
         works, start = list[Work](), time.monotonic()
         try:
             for side in sides:
                 works += await self._reader.read(side, deadline, record)
         finally:
             record.end_stage("tokenize", start)
-        tokens = sum(map(len, works))
-        self.resolver.check_tokens(tokens)
+        self.resolver.check_tokens(sum(map(len, works)))
         await give_turn(len(works))
         await changes.apply(works, sides)
 
@@ -273,16 +265,15 @@ class Gateway:
         await give_turn(record.sequences)
         self._estimate.learn(texts, works)
         await give_turn(len(works))
-        plan = planned._replace(step=step)
-        return PreparedRequest(works, tokens, plan, estimate_held(texts, works))
+        return works, planned._replace(step=step)
 
 
 def _request_usage(
-    tokens: int, price: Price, timing: Timing, works: Sequence[Work], sides: Sequence[Side]
+    price: Price, timing: Timing, works: Sequence[Work], sides: Sequence[Side]
 ) -> dict[str, Any]:
     """Return the usage fields of an answer: tokens, bytes, milliseconds, inputs truncated."""
     usage = {
-        "tokens": tokens,
+        "tokens": sum(map(len, works)),
         "attention_bytes": price.parts.get("attention", 0),
         "answer_bytes": price.total,
         "queue_ms": round(timing.queued * 1000, 3),
