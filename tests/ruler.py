@@ -168,6 +168,7 @@ async def walk() -> Walk:
         walk.end()
         answer.raise_for_status()
     sys.setprofile(None)
+    threading.setprofile(None)
     await replica.close()
     return walk
 

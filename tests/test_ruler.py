@@ -1,6 +1,12 @@
-"""The ruler counts code, not words."""
+"""The ruler counts code, not words; and the way of a request grows no longer."""
 
-from tests.ruler import Size, measure
+import asyncio
+
+from tests.ruler import Size, measure, walk
+
+# Of one short request in service/, where no processor chooses the way (a timer makes two functions
+# of difference); these may only fall
+MOST_FILES, MOST_FUNCTIONS, MOST_SHAPES = 52, 208, 11
 
 MODULE = '''"""What it is."""
 
@@ -24,3 +30,13 @@ def test_docstrings_comments_blank_lines_and_imports_are_no_code() -> None:
 def test_a_text_that_is_a_value_is_code() -> None:
     """Each of its lines."""
     assert measure('TEXT = """a\nb"""\n') == Size(lines=2, functions=0)
+
+
+def test_a_short_request_passes_no_more_than_it_did() -> None:
+    """Files, functions and shapes: who adds one for every text takes another away."""
+    way = asyncio.run(walk())
+
+    passed = [(path, name) for path, name in way.functions if path.startswith("service/")]
+    counted = len({path for path, _ in passed}), len(passed), len(way.shapes())
+    most = (MOST_FILES, MOST_FUNCTIONS, MOST_SHAPES)
+    assert all(now <= limit for now, limit in zip(counted, most, strict=True)), counted
