@@ -40,20 +40,17 @@ class UnderWay:
             self._look()
 
     def forget(self, request: Request) -> None:
-        """Count a request as no longer under way."""
+        """Count a request as no longer under way; after the last one nothing is looked at."""
         self._requests.discard(request)
-
-    def _look(self) -> None:
-        """Cancel the requests whose time is up, note how late the loop is, and look again later.
-
-        Not while none is under way: then garbage is collected, if it is time.
-        """
-        now = time.monotonic()
-        self.late = now - self._due
-        if not self._requests:
+        if not self._requests and self._timer:
+            self._timer.cancel()
             self._timer = None
             self._collect_after(GARBAGE_SECONDS)
-            return
+
+    def _look(self) -> None:
+        """Cancel the requests whose time is up, note how late the loop is, and look again later."""
+        now = time.monotonic()
+        self.late = now - self._due
         for request in self._requests:
             if request.until < now and not request.overdue:
                 request.overdue = True
