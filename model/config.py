@@ -19,7 +19,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]  # of a feed-forward b
 NormKind = Literal["layer", "rms"]  # LayerNorm; or RMSNorm, which takes no mean away
 PoolingMode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # see Pooling
 Task = Literal[  # what requests may ask a model to do
-    "encode", "classify", "zero_shot", "rerank", "label_tokens", "sparse", "multi_vector"
+    "encode", "classify", "zero_shot", "rerank", "label_tokens", "sparse", "multi_vector", "decide"
 ]
 Side = Literal["query", "document"]  # of a search, or of a late interaction
 LINEAR_NAMES = (  # of one layer
@@ -101,6 +101,7 @@ class EncoderConfig:
         embedding_norm: whether LayerNorm is applied to the embeddings.
         pre_norm: whether norms are before each block and once at the end, not after each block.
         first_norm: whether a pre-norm encoder normalises before the very first block too.
+        final_norm: whether a pre-norm encoder normalises after the last block.
         head_norm: whether each head's queries and keys are normalised, before any rotation.
         block_norm: whether each block's output is normalised before it is added to the residual.
         norm: which kind all norms are.
@@ -143,6 +144,7 @@ class EncoderConfig:
     embedding_norm: bool = True
     pre_norm: bool = False
     first_norm: bool = False
+    final_norm: bool = True
     head_norm: bool = False
     block_norm: bool = False
     norm: NormKind = "layer"

@@ -6,6 +6,7 @@
     Lexical     a weight for each of the text's own tokens (Chen et al. 2024, "M3-Embedding")
     VectorHead  a vector for each token that is kept (Khattab and Zaharia 2020, "ColBERT: Efficient
                 and Effective Passage Search via Contextualized Late Interaction over BERT")
+    Decider     a logit for each option of a question that the sequence holds (Laya)
 
 A sequence is computed alone, so that it has the same bits in any batch; only on a GPU a Classifier
 takes all of a batch together. What a request may choose is a field, to be replaced: activation, k,
@@ -20,7 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from model import packing
 from model.config import Side, Task
+from model.decisions import KINDS, Kind, Temperatures
+from model.encoder import Encoded, Encoder
+from model.flops import pass_flops
 from model.packing import send
 from model.pooling import Dense, Pooling, PoolingLayer, pool_sequence, pool_together
 from model.text.frame import Role
@@ -289,7 +294,63 @@ class VectorHead:
         return self.project.count_flops(self.count_vectors(tokens))
 
 
-TaskHead = Classifier | Tagger | Splade | Lexical | VectorHead  # tokens -> answer's tensors
+@dataclass(frozen=True, slots=True, eq=False)
+class Decider:
+    """Scores the options of a question, each at its mask token.
+
+    Args:
+        types: added to every token by the question's kind, (kinds, width).
+        layers: pre-norm layers in which every token sees every token; None: there are none.
+        project: maps an option's mask token to its logit.
+        temperatures: what logits are divided by before the softmax.
+        window: tokens that a sequence may have in the checkpoint's own reading, and of these
+            those that its question and options may have.
+        kind: of the sequence's question.
+        markers: places of the options' mask tokens.
+    """
+
+    tasks: ClassVar[tuple[Task, ...]] = ("decide",)  # that the head serves
+
+    types: Tensor
+    layers: Encoder | None
+    project: Projection
+    temperatures: Temperatures
+    window: tuple[int, int]
+    kind: Kind = "choice"
+    markers: Sequence[int] = ()
+
+    def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
+        """Score (tokens, width) -> logits of the options, (options,)."""
+        if self.layers is None:
+            last = tokens.float() + self.types[KINDS.index(self.kind)]
+        else:
+            last = self.run_layers(tokens).last
+        places = send(torch.tensor(self.markers, dtype=torch.long), tokens.device)
+        return {"logits": self.project(last[places])[:, 0]}
+
+    def run_layers(self, tokens: Tensor, traces: frozenset[int] = frozenset()) -> Encoded:
+        """Run the layers over (tokens, width); keep the attention of some, counted from 0."""
+        if self.layers is None:
+            raise RuntimeError("a head without layers: this is a bug")
+        return self.layers(self.layers.pack([self.sequence(tokens)]), traces=traces)
+
+    def sequence(self, tokens: Tensor) -> packing.Sequence:
+        """Return (tokens, width) as the layers read them."""
+        types = [KINDS.index(self.kind)] * len(tokens)
+        return packing.Sequence(types=types, embeddings=tokens.float())
+
+    def count_bytes(self, tokens: int, number: int = NUMBER_SIZE) -> int:
+        """Count the bytes of an answer: a number for each option."""
+        return NUMBER_SIZE * len(self.markers)
+
+    def count_flops(self, tokens: int) -> int:
+        """Count the floating-point operations for a sequence of so many tokens."""
+        layers = 0 if self.layers is None else pass_flops(self.layers.config, tokens)
+        return layers + self.project.count_flops(len(self.markers))
+
+
+# tokens -> answer's tensors
+TaskHead = Classifier | Tagger | Splade | Lexical | VectorHead | Decider
 
 
 def _choose_weights(weights: Tensor, k: int | None, threshold: float) -> Tensor:

@@ -38,7 +38,7 @@ def expected_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     linears |= {"project": (width, narrow)} if narrow != width else {}
     norms = {"norm": narrow} if config.embedding_norm else {}
     norms |= {"relative_norm": width} if config.relative.norm else {}
-    norms |= {"final_norm": width} if config.pre_norm else {}
+    norms |= {"final_norm": width} if config.pre_norm and config.final_norm else {}
     keys = config.shared_heads * config.head_dim
     for i in range(config.own_layers):
         linears |= {f"layers.{i}.query": (config.mixed_width, width)}
@@ -233,7 +233,8 @@ def _build_norms(source: _Weights, i: int) -> Norms:
     if not config.pre_norm:
         return Norms(None, source.norm(attended), fed)
     before = source.norm(attended) if i or config.first_norm else None
-    return Norms(before, fed, source.norm("final_norm") if i + 1 == config.layers else None)
+    is_last = config.final_norm and i + 1 == config.layers
+    return Norms(before, fed, source.norm("final_norm") if is_last else None)
 
 
 def _build_head_norms(source: _Weights, layer: str) -> HeadNorms:
