@@ -12,7 +12,7 @@ from service.shapes.ask import Ask
 from service.shapes.inputs import Floats, Listed, Texts
 from service.tables.wording.wire import Wire
 
-MOST_QUESTIONS, MOST_OPTIONS, MOST_ORDERS = 400, 255, 16
+MOST_ORDERS = 16  # other orders of a question's options
 
 
 class DecisionOption(Wire):
