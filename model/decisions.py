@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args
 
 Kind = Literal["choice", "score", "noul"]  # of a question, in the order of Laya's type embedding
 KINDS: tuple[Kind, ...] = get_args(Kind)
-MOST_QUESTIONS, MOST_OPTIONS = 400, 255  # of a state, and of a question: OpenAI's limits
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.5, 5.0  # further out, certainty would be made up
 
 

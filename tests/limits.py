@@ -34,6 +34,9 @@ ROWS = (
     Row("MOST_COPIES", "batch_too_large", "copies of a sweep or an occlusion"),
     Row("MOST_DOCUMENTS", "batch_too_large", "documents of POST /v1/highlight"),
     Row("MOST_TOP", "out_of_range", "units shown of a document"),
+    Row("MOST_QUESTIONS", "batch_too_large", "questions of a decision"),
+    Row("MOST_OPTIONS", "batch_too_large", "options of a question to decide"),
+    Row("MOST_ORDERS", "out_of_range", "other orders of a question's options"),
     Row(
         "MOST_CHARACTERS",
         "batch_too_large",

@@ -359,10 +359,17 @@ def calls_private_torch(name: str, tree: ast.Module) -> bool:
 
 @cache
 def states_status(name: str, tree: ast.Module) -> bool:
-    """Tell whether a module holds the number of an HTTP error, or its name."""
-    numbers = {node.value for node in nodes(tree) if isinstance(node, ast.Constant)}
+    """Tell whether a module holds the number of an HTTP error, or its name; MOST_ bounds."""
+    bounds = [node.value for node in tree.body if isinstance(node, ast.Assign) and bounds_one(node)]
+    others = (node for node in nodes(tree) if node not in bounds)
+    numbers = {node.value for node in others if isinstance(node, ast.Constant)}
     named = any(full.startswith(("http.HTTPStatus", "starlette.status")) for full in imported(tree))
     return named or bool(numbers & ERROR_STATUSES)
+
+
+def bounds_one(node: ast.Assign) -> bool:
+    """Tell whether an assignment is of a constant that bounds something."""
+    return ast.unparse(node.targets[0]).startswith("MOST_")
 
 
 @cache

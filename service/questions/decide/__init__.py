@@ -12,6 +12,8 @@ from service.shapes.ask import Ask
 from service.shapes.inputs import Floats, Listed, Texts
 from service.tables.wording.wire import Wire
 
+MOST_QUESTIONS = 400  # of a state, as OpenAI's API has it
+MOST_OPTIONS = 255  # of a question, likewise
 MOST_ORDERS = 16  # other orders of a question's options
 
 
