@@ -29,6 +29,7 @@ from model.flops import pass_flops
 from model.packing import send
 from model.pooling import Dense, Pooling, PoolingLayer, pool_sequence, pool_together
 from model.text.frame import Role
+from model.text.pieces import CutSide
 
 # the names that requests and answers give
 ScoreActivation = Literal["softmax", "sigmoid", "none"]  # logits -> scores
@@ -294,6 +295,22 @@ class VectorHead:
         return self.project.count_flops(self.count_vectors(tokens))
 
 
+class Marks(NamedTuple):
+    """The special tokens of a decision's sequence.
+
+    Args:
+        cls, separator, mask: their ids.
+        mask_text: the mask token as a text spells it.
+        side: where the tokenizer cuts an option that is too long.
+    """
+
+    cls: int
+    separator: int
+    mask: int
+    mask_text: str
+    side: CutSide
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Decider:
     """Scores the options of a question, each at its mask token.
@@ -305,6 +322,7 @@ class Decider:
         temperatures: what logits are divided by before the softmax.
         window: tokens that a sequence may have in the checkpoint's own reading, and of these
             those that its question and options may have.
+        marks: the special tokens that a sequence is built with.
         kind: of the sequence's question.
         markers: places of the options' mask tokens.
     """
@@ -316,6 +334,7 @@ class Decider:
     project: Projection
     temperatures: Temperatures
     window: tuple[int, int]
+    marks: Marks
     kind: Kind = "choice"
     markers: Sequence[int] = ()
 
