@@ -564,6 +564,8 @@ HEADERS = [
         ("gzip", [(b"content-encoding", b"gzip")]),
         ("br", [(b"content-encoding", b"br")]),
         ("identity, gzip", [(b"content-encoding", b"identity, gzip")]),
+        ("zstd that is plain", [(b"content-encoding", b"zstd")]),
+        ("zstd twice over", [(b"content-encoding", b"zstd, zstd")]),
     ),
     *with_headers(
         406,

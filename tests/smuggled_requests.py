@@ -371,6 +371,7 @@ def early() -> Iterator[Attack]:
         "headers too large": (b"Content-Length: 300000", b"X-A: " + b"b" * 20_000),
         "another host": (b"Content-Length: 300000", b"Host: evil.example"),
         "another coding": (b"Content-Length: 300000", b"Content-Encoding: gzip"),
+        "a coding that it has not": (b"Content-Length: 300000", b"Content-Encoding: zstd"),
         "a foreign site": (b"Content-Length: 300000", b"Origin: http://evil.example"),
         "another type": (b"Content-Length: 300000", b"Accept: text/html"),
         "a twin": (b"Content-Length: 300000", b"content_type: x"),

@@ -1,5 +1,7 @@
 """A request's body: read whole, within its limits and in time, and scanned before it is parsed.
 
+One that is compressed is a text first (coding.py).
+
 The scan counts its values, and finds keys that occur twice. Of duplicate keys a parser keeps the
 last, which may not be the one that was meant (RFC 8259, section 4). It also accepts as many values
 as the bytes hold, and blocks every other thread of the process while it runs. The scan builds no
@@ -18,6 +20,7 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
+from service.door.coding import TextTooLarge, read_text
 from service.door.request import Request
 from service.engine.fair.rotation import FairThread
 from service.shapes.answer import INFERENCE_HEADER, JSON, OCTETS
@@ -126,6 +129,11 @@ class BodyReader:
             raise self._size_refusal()
         request.until = time.monotonic() + BODY_SECONDS
         body = await self._receive(receive, limit, request.hold)
+        if coding := request.headers.get("content-encoding"):
+            try:
+                body = await read_text(body, coding, limit, request.hold)
+            except TextTooLarge:
+                raise self._size_refusal() from None
         request.until = math.inf
         if len(body) <= LARGE_BYTES:
             self._scan(request, body)

@@ -21,6 +21,7 @@ from service.tables.refusals import Refused
 
 # What belongs to one connection
 NOT_PASSED = frozenset(("connection", "keep-alive", "te", "transfer-encoding", "upgrade"))
+OF_BODY = frozenset(("content-encoding", "content-length"))  # as it came: it may have been decoded
 # What aiohttp would say for a client that does not
 ADDED = ("accept", "accept-encoding", "content-type", "user-agent")
 
@@ -78,7 +79,11 @@ class Forwarder:
             )
         query = f"?{request.query.decode('latin-1')}" if request.query else ""
         left = request.record.start + request.timeout - time.monotonic()
-        headers = {name: value for name, value in request.headers.items() if _is_passed(name)}
+        headers = {
+            name: value
+            for name, value in request.headers.items()
+            if _is_passed(name) and name not in OF_BODY
+        }
         headers |= {
             MODEL_HEADER: model,
             FORWARDED_HEADER: "1",

@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api import ROUTES
 from service.cluster.choose_model import MODEL_HEADER, NAMES_HEADER, lacks_names, read_names
+from service.door.coding import CODINGS
 from service.door.request import MOST_ADDRESS, Request
 from service.observe.families import PROBE_PATHS
 from service.pipeline.find.names import find_name, is_same_name, unknown_model
@@ -57,7 +58,7 @@ DETAILS = {  # of refusals, by code: what is expected
     "bad_request": f"{list_names(sorted(SINGLE_HEADERS), 'and')} may occur "
     "once each, spelt with hyphens; the only transfer-encoding is chunked; "
     f"{list_names(sorted(WITHOUT_BODY), 'and')} take no body; and Upgrade is not supported",
-    "unsupported_encoding": "leave out the header Content-Encoding",
+    "unsupported_encoding": "leave out the header Content-Encoding, or compress the body with zstd",
 }
 
 
@@ -223,7 +224,7 @@ class HeadRules:
             raise Refused("unauthorized")
         if method == "POST" and self._sites.is_cross_site(request.media_type, headers):
             raise Refused("forbidden_origin")
-        if headers.get("content-encoding", "identity").strip().lower() != "identity":
+        if headers.get("content-encoding", "identity").strip().lower() not in CODINGS:
             raise _refused("unsupported_encoding")
 
 

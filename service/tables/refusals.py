@@ -79,7 +79,7 @@ REFUSALS: dict[str, RefusalKind] = {
         415, "This route does not accept the body's Content-Type."
     ),
     "unsupported_encoding": RefusalKind(
-        415, "The body is compressed; this service reads only uncompressed bodies."
+        415, "The body is compressed in a way that this service does not read."
     ),
     "bad_host": RefusalKind(
         421,

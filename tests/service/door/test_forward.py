@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
 import httpx
+import orjson
 import pytest
 import pytest_asyncio
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.cluster.choose_model import NAMES_HEADER
+from service.door.coding import zstd
 from service.door.door import Door
 from service.door.transport import Protocol
 from service.pipeline.replica import Replica
@@ -30,11 +32,14 @@ class Front:
     def __init__(self) -> None:
         self.goes_on, self.left, self.breaks_off = asyncio.Event(), asyncio.Event(), False
         self.begun: asyncio.Event | None = None  # set once it is asked, where it says nothing
+        self.asked, self.head = b"", dict[bytes, bytes]()  # the body and headers it was last sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer in two pieces."""
-        while (await receive()).get("more_body"):
-            pass
+        self.asked, self.head, more = b"", dict(scope["headers"]), True
+        while more:
+            message = await receive()
+            self.asked, more = self.asked + message["body"], message["more_body"]
         if self.begun:
             self.begun.set()
             await receive()
@@ -91,6 +96,20 @@ async def test_an_answer_is_passed_on_as_it_comes(root: httpx.AsyncClient, front
 
     assert answer.headers.get_list("x-headlight-ignored") == ["model"]
     assert answer.headers["content-length"] == str(len(FIRST + SECOND))
+
+
+async def test_a_compressed_body_is_sent_on_as_its_text(
+    root: httpx.AsyncClient, front: Front
+) -> None:
+    """Which says how long it is, and no longer that it is compressed."""
+    front.goes_on.set()
+    text = orjson.dumps(BODY | {"inputs": "well " * 999})
+    headers = {"content-type": "application/json", "content-encoding": "zstd"}
+    answer = await root.post("/embed", content=zstd.compress(text), headers=headers)
+
+    assert answer.content == FIRST + SECOND and front.asked == text
+    assert front.head[b"content-length"] == str(len(text)).encode()
+    assert b"content-encoding" not in front.head
 
 
 async def test_a_client_that_leaves_ends_what_was_sent_on(
