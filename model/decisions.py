@@ -4,7 +4,7 @@
     choice   one of several options
     score    a level: the options are its levels, lowest first
 
-Source: laya 0.4.15, common.py (`QTYPES`, `temp_bucket`, `clamp_temperature`).
+Source: laya 0.4.15, laya/common.py (`QTYPES`, `temp_bucket`, `clamp_temperature`).
 """
 
 import math

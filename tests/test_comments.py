@@ -27,10 +27,10 @@ OTHERS = {
     "base/modules/router.py", "base/modules/transformer.py",
     "cross_encoder/modules/logit_score.py", "extension_binary_data.md",
     "finetune/embedder/encoder_only/m3/modeling.py", "inference/embedder/encoder_only/m3.py",
-    "inference_rest.md", "infra/config/settings.py", "linux/filter.h", "linux/tcp.h", "llama.cpp",
-    "mine.yaml", "mkl_service.h", "modeling_lora.py", "models.yaml", "models/Dense.py",
-    "models/colbert.py", "openapi.yaml", "pipelines/zero_shot_classification.py",
-    "src/cpu/x64/injectors/jit_uni_eltwise_injector.cpp",
+    "inference_rest.md", "infra/config/settings.py", "laya/agent.py", "laya/common.py",
+    "linux/filter.h", "linux/tcp.h", "llama.cpp", "mine.yaml", "mkl_service.h", "modeling_lora.py",
+    "models.yaml", "models/Dense.py", "models/colbert.py", "openapi.yaml",
+    "pipelines/zero_shot_classification.py", "src/cpu/x64/injectors/jit_uni_eltwise_injector.cpp",
 }  # fmt: skip
 
 

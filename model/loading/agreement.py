@@ -17,7 +17,7 @@ from model.errors import CheckpointError, advise_tokenizer
 from model.families.family import Family
 from model.families.tokenizers import BYTE_LEVEL
 from model.loading.files import TOKENIZER
-from model.loading.modules import find_encoder_folder
+from model.loading.modules import find_folders
 from model.loading.tokenizer_settings import TOKENIZER_CONFIG, TokenizerRules, read_rules
 from model.text.template import Template
 from model.text.tokenizer import UNUSED_CHARACTER, Tokenizer, open_tokenizer
@@ -56,7 +56,7 @@ def read_tokenizer(
     Raises:
         CheckpointError: a file is missing or broken, or they contradict each other.
     """
-    library = open_tokenizer(find_encoder_folder(folder) / TOKENIZER)
+    library = open_tokenizer(find_folders(folder).tokenizer / TOKENIZER)
     rules = read_rules(folder, family, raw, model_type(library))
     side = rules.side or (library.truncation or {}).get("direction")
     library.no_truncation()

@@ -37,6 +37,7 @@ from model.loading.formats.folder import ReadingRules
 from model.loading.modules import (
     MODULES_FILE,
     find_encoder_folder,
+    find_folders,
     find_weighed_files,
     read_modules,
     read_raw_config,
@@ -102,7 +103,7 @@ def read_sizes(folder: Path) -> EncoderConfig:
         CheckpointError: a file is missing or broken, or the architecture is not supported.
     """
     check_module_keys(folder)
-    find_weight_files(find_encoder_folder(folder), folder)
+    find_weight_files(find_folders(folder), folder)
     raw = read_raw_config(folder)
     find_format(folder, raw)
     return read_config_and_family(raw)[0]
@@ -127,8 +128,7 @@ def load_checkpoint(
             tensors are missing, extra, misshapen or not finite; the message names them.
     """
     check_module_keys(folder)
-    own = find_encoder_folder(folder)
-    files = find_weight_files(own, folder)
+    files = find_weight_files(find_folders(folder), folder)
     raw = read_raw_config(folder)
     config, family = read_config_and_family(raw)
     form, stack = find_format(folder, raw), jina_adapters.read_stack(raw, family)
@@ -144,7 +144,9 @@ def load_checkpoint(
     pooling = form.choose_pooling(
         sentence_transformers.read_pooling(folder, raw, config.width, device, kernels.single)
     )
-    max_tokens = sentence_transformers.read_max_tokens(folder, config.max_tokens)
+    max_tokens = form.choose_max_tokens(
+        sentence_transformers.read_max_tokens(folder, config.max_tokens), config
+    )
     prompts = sentence_transformers.read_prompts(folder)
     with open_tensors({path.name: path for path in files}, numbers=numbers) as stored:
         tensors = jina_adapters.without_adapters(stack, stored)

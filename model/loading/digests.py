@@ -8,7 +8,7 @@ from typing import Any
 
 from model.loading.files import CONFIG, TOKENIZER
 from model.loading.formats.folder import FolderFormat
-from model.loading.modules import find_encoder_folder, find_weighed_files, read_overrides
+from model.loading.modules import find_folders, find_weighed_files, read_overrides
 from model.loading.sentence_transformers import Prompts
 from model.loading.task_heads import list_digest_facts
 from model.pooling import Pooling
@@ -33,8 +33,9 @@ def digest_checkpoint(
     Args:
         files: of its weights.
     """
-    own, weighed = find_encoder_folder(folder), find_weighed_files(folder)
-    paths = [*files, own / CONFIG, own / TOKENIZER, *weighed, *form.own_files()]
+    own, weighed = find_folders(folder), find_weighed_files(folder)
+    config, words = own.encoder / CONFIG, own.tokenizer / TOKENIZER
+    paths = [*files, config, words, *weighed, *form.own_files()]
     sums = {path: hash_file(path) for path in {*paths}}
     over = read_overrides(folder).config
     more = {
@@ -49,12 +50,10 @@ def digest_checkpoint(
         **{name: one for name, one in more.items() if one},
     }
     # () is kept since stored digests of vector spaces include it
-    weights = [sums[path] for path in (*files, own / CONFIG)], over, ()
-    words = [sums[own / TOKENIZER]], tokenizer.choices, ()
     layers = [sums[path] for path in weighed], layer_kinds(pooling)
     return hash_facts(facts), {
-        "weights": hash_facts(*weights),
-        "tokenizer": hash_facts(*words),
+        "weights": hash_facts([sums[path] for path in (*files, config)], over, ()),
+        "tokenizer": hash_facts([sums[words]], tokenizer.choices, ()),
         "dense": hash_facts(*layers),
     }
 

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from model.errors import CheckpointError, advise_conversion, advise_tokenizer
 
 CONFIG, TOKENIZER, ADAPTER = "config.json", "tokenizer.json", "adapter_config.json"
+LAYA = "rl_agent_config.json"  # of a decision model, see formats/laya.py
 GLINER = "gliner_config.json"  # of another kind of model, refused
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 WORDS, MERGES = ("vocab.txt",), ("vocab.json",)
@@ -15,6 +16,20 @@ PIECES = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.mod
 VOCABULARIES = (*WORDS, *MERGES, *PIECES)  # files from which tokenizer.json can be made
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # how a Git-LFS pointer begins
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.bin")  # refused
+
+
+class ModelFolders(NamedTuple):
+    """The folders of a checkpoint's files; most have all in one.
+
+    Args:
+        encoder: of config.json.
+        tokenizer: of tokenizer.json and the files next to it.
+        weights: of the safetensors.
+    """
+
+    encoder: Path
+    tokenizer: Path
+    weights: Path
 
 
 def check_fetched(paths: Iterable[Path]) -> None:
@@ -67,27 +82,27 @@ def find_adapters(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.glob(f"*/{ADAPTER}"))
 
 
-def find_weight_files(folder: Path, whole: Path) -> list[Path]:
-    """Find the safetensors files of a folder, in a fixed order.
+def find_weight_files(folders: ModelFolders, whole: Path) -> list[Path]:
+    """Find the safetensors files of a model, in a fixed order.
 
     Args:
-        folder: of the encoder's files.
-        whole: of the model; the same, or the one above.
+        folders: the folders of its files.
+        whole: of the model.
 
     Raises:
-        CheckpointError: the folder lacks a file that every checkpoint has, has a pickle or a
+        CheckpointError: a folder lacks a file that every checkpoint has, has a pickle or a
             Git-LFS pointer instead, or holds an adapter too.
     """
+    encoder, tokenizer, folder = folders
     if (folder / ADAPTER).is_file():
         hint = "is not applied from a model's folder: move it and its weights to one of their own"
         raise CheckpointError(f"{ADAPTER} {hint}, and serve them with --adapter NAME=FOLDER")
     if (whole / GLINER).is_file():
         raise CheckpointError(f"{GLINER}: not supported: a GLiNER is served by gliner.serve")
-    missing = [] if (folder / CONFIG).is_file() else [CONFIG]
-    if not (folder / TOKENIZER).is_file():
-        if any((folder / name).is_file() for name in VOCABULARIES):
-            raise CheckpointError(f"{folder} lacks {TOKENIZER}: {advise_tokenizer(str(whole))}")
-        missing.append(TOKENIZER)
+    missing = [path for path in (encoder / CONFIG, tokenizer / TOKENIZER) if not path.is_file()]
+    if tokenizer / TOKENIZER in missing:
+        if any((tokenizer / name).is_file() for name in VOCABULARIES):
+            raise CheckpointError(f"{tokenizer} lacks {TOKENIZER}: {advise_tokenizer(str(whole))}")
     # where both are present transformers reads the one file and ignores the index
     if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
         try:
@@ -97,7 +112,7 @@ def find_weight_files(folder: Path, whole: Path) -> list[Path]:
             raise CheckpointError(f"{INDEX} has no weight_map") from error
         if outside:
             raise CheckpointError(f"{INDEX} names files outside the folder")
-        missing += [shard for shard in shards if not (folder / shard).is_file()]
+        missing += [folder / shard for shard in shards if not (folder / shard).is_file()]
     else:
         shards = [WEIGHTS]
         pickles = [name for name in PICKLES if (folder / name).is_file()]
@@ -105,9 +120,10 @@ def find_weight_files(folder: Path, whole: Path) -> list[Path]:
             check_fetched([folder / pickles[0]])
             what = f"{pickles[0]} is a pickle, which can run code"
             raise CheckpointError(f"{what}; {advise_conversion(str(whole))}")
-        missing += [] if (folder / WEIGHTS).is_file() else [WEIGHTS]
+        missing += [] if (folder / WEIGHTS).is_file() else [folder / WEIGHTS]
     if missing:
-        raise CheckpointError(f"{folder} lacks {', '.join(missing)}")
+        names = ", ".join(str(path.relative_to(folder)) for path in missing)
+        raise CheckpointError(f"{folder} lacks {names}")
     files = [folder / shard for shard in shards]
-    check_fetched([*files, folder / TOKENIZER])
+    check_fetched([*files, tokenizer / TOKENIZER])
     return files

@@ -26,6 +26,7 @@ from model.errors import CheckpointError
 from model.families.family import Family
 from model.loading.adapters import MATRIX_SUFFIXES, read_rank_and_alpha, read_terms
 from model.loading.files import CONFIG, WEIGHTS, find_weight_files
+from model.loading.modules import find_folders
 from model.loading.tensors import StoredTensor, by_bare_name, check_tensors, open_tensors
 
 PARAMETRIZED_WEIGHT = ".parametrizations.weight"  # torch's names of weights with adapters
@@ -120,7 +121,7 @@ def read_adapters(
         CheckpointError: a tensor is missing, extra, misshapen or not finite.
     """
     adapters = {}
-    files = {path.name: path for path in find_weight_files(folder, folder)}
+    files = {path.name: path for path in find_weight_files(find_folders(folder), folder)}
     with open_tensors(files) as tensors:
         stacks = _find_matrices(by_bare_name(tensors, family), len(stack.tasks))
         for index, task in enumerate(stack.tasks):

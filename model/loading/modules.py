@@ -14,7 +14,7 @@ from typing import Any
 
 from model.errors import CheckpointError, refuse_unsupported
 from model.families import find_family
-from model.loading.files import CONFIG, WEIGHTS, read_json, read_object
+from model.loading.files import CONFIG, LAYA, WEIGHTS, ModelFolders, read_json, read_object
 
 MODULES_FILE = "modules.json"  # the list of modules
 PROMPTS_FILE = "config_sentence_transformers.json"  # prompts, and settings of the whole model
@@ -61,10 +61,21 @@ def read_routes(folder: Path) -> Mapping[str, list[tuple[str, Path]]]:
     return routes
 
 
-def find_encoder_folder(folder: Path) -> Path:
-    """Return the folder of the encoder's files: the Transformer's, most often `folder` itself."""
+def find_folders(folder: Path) -> ModelFolders:
+    """Return where a model's files are: in a folder of a Transformer, most often `folder` itself.
+
+    Laya's have folders by kind.
+    """
+    if (folder / LAYA).is_file():
+        return ModelFolders(folder / "encoder", folder / "tokenizer", folder)
     kind, path = next(iter(read_modules(folder)), ("", folder))
-    return path if kind in TRANSFORMER_KINDS else folder
+    own = path if kind in TRANSFORMER_KINDS else folder
+    return ModelFolders(own, own, own)
+
+
+def find_encoder_folder(folder: Path) -> Path:
+    """Return the folder of the encoder's config.json."""
+    return find_folders(folder).encoder
 
 
 def find_misfit(

@@ -45,6 +45,7 @@ from model.pooling import Dense, Norm, Pooling, PoolingLayer, identity
 from model.steady import ACTIVATIONS
 from model.task_heads import (
     Classifier,
+    Decider,
     Lexical,
     Projection,
     ScoreActivation,
@@ -138,6 +139,8 @@ def list_digest_facts(folder: Path, head: TaskHead) -> list[str]:
         return [f"{side} {role.describe()}" for side, role in sorted(head.roles.items())]
     if isinstance(head, Lexical):
         return [f"unused {sorted(head.unused)}"]
+    if isinstance(head, Decider):
+        return [*map(str, head.marks)]
     if isinstance(head, Splade):
         return [head.pooling, str(head.log_twice)]
     return []

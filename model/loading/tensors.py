@@ -40,6 +40,8 @@ WRAPPERS = {
 REAL_DTYPES = ("F64", "F32", "F16", "BF16")  # not quantised
 
 Shape = tuple[int, ...]  # of a tensor
+# our name -> the checkpoint's, and (index, count) of the equal part of its rows; None: all rows
+Places = dict[str, tuple[str, tuple[int, int] | None]]
 
 
 class StoredTensor(NamedTuple):
@@ -173,21 +175,36 @@ def translate_names(
             len({name for name, _ in places.values()} - plain.keys()),
         ),
     )
-    expected = {  # some hold several of ours
-        name: (shapes[ours][0] * (part[1] if part else 1), *shapes[ours][1:])
-        for ours, (name, part) in places.items()
-    }
+    expected = expected_of_file(places, shapes)
     found = {
         name: tensor
         for name, tensor in plain.items()
         if name in expected or not name.startswith(family.spare_prefixes)
     }
     check_tensors(found, expected, WEIGHTS)
+    return read_places(places, plain)
+
+
+def expected_of_file(places: Places, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Return the shapes of a file's tensors, by its names; some hold several of ours.
+
+    Args:
+        places: where the file has each of ours.
+        shapes: of ours.
+    """
+    return {
+        name: (shapes[ours][0] * (part[1] if part else 1), *shapes[ours][1:])
+        for ours, (name, part) in places.items()
+    }
+
+
+def read_places(places: Places, tensors: Mapping[str, StoredTensor]) -> FindTensor:
+    """Return a function that reads a tensor by our name from its place among a file's tensors."""
 
     def read_by_our_name(our_name: str) -> Tensor:
         """Read the tensor of this name; where the checkpoint fuses several, its part alone."""
         name, part = places[our_name]
-        tensor = plain[name].read()
+        tensor = tensors[name].read()
         if part is None:
             return tensor
         index, count = part
@@ -199,10 +216,6 @@ def translate_names(
 def by_bare_name(tensors: Mapping[str, StoredTensor], family: Family) -> dict[str, StoredTensor]:
     """Return the tensors by their current names in a model without a task head."""
     return {_bare_name(name, family): tensor for name, tensor in tensors.items()}
-
-
-# our name -> the checkpoint's, and (index, count) of the equal part of its rows; None: all rows
-Places = dict[str, tuple[str, tuple[int, int] | None]]
 
 
 def find_places(our_names: Iterable[str], names: TensorNames) -> Places:

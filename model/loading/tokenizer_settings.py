@@ -26,7 +26,7 @@ from model.families.tokenizers import (
     TOKENIZER_KINDS,
     TokenizerKind,
 )
-from model.loading.modules import find_encoder_folder, read_modules, read_optional, read_overrides
+from model.loading.modules import find_folders, read_modules, read_optional, read_overrides
 from model.text.pieces import CutSide
 
 TOKENIZER_CONFIG, SPECIAL_TOKENS_FILE = "tokenizer_config.json", "special_tokens_map.json"
@@ -89,7 +89,7 @@ def read_rules(
     """
     # with modules.json texts skip the template: pipeline/keys.py refuses modules with messages
     templates = () if read_modules(folder) else CHAT_TEMPLATES
-    over, folder = read_overrides(folder).tokenizer, find_encoder_folder(folder)
+    over, folder = read_overrides(folder).tokenizer, find_folders(folder).tokenizer
     stored = read_optional(folder / TOKENIZER_CONFIG)
     kind, note = _choose_kind(family, stored, config, found)
     stated = {**stored, **over}
@@ -130,7 +130,7 @@ def read_longest(folder: Path, stored: object) -> int | None:
     Raises:
         CheckpointError: it is not a number.
     """
-    config = read_optional(find_encoder_folder(folder) / TOKENIZER_CONFIG)
+    config = read_optional(find_folders(folder).tokenizer / TOKENIZER_CONFIG)
     limit = read_overrides(folder).tokenizer.get("model_max_length") or stored
     for key in ("model_max_length", "max_len"):
         limit = limit or config.get(key)

@@ -7,11 +7,13 @@ import torch
 
 from model import kernels
 from model.config import EncoderConfig
+from model.encoder import Encoder
 from model.kernels import Kernels
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.loading.files import ADAPTER, read_object
 from model.native import agreement, library, stack
+from model.task_heads import Decider
 from service.files.weights import ModelSource
 
 logger = logging.getLogger(__name__)
@@ -76,13 +78,28 @@ def find_foreign_adapters(source: ModelSource) -> Iterator[str]:
 def use_compiled_pass(model: Model) -> None:
     """Set a model to run its layers in the compiled operator, if that gives the loop's own bits.
 
-    If there is no operator, or its bits differ, the layers stay in Python, and the log says why.
+    So are the layers of a head that decides. If there is no operator, or its bits differ, the
+    layers stay in Python, and the log says why.
     """
-    encoder = model.encoder
-    if not stack.calls_same_kernels(encoder.kernels):
-        return
     cores = torch.get_num_threads()
     torch.set_num_threads(1)  # for a few short passes several cores only wait for each other
+    try:
+        for encoder in (model.encoder, *_list_head_layers(model)):
+            _use_operator(encoder)
+    finally:
+        torch.set_num_threads(cores)
+
+
+def _list_head_layers(model: Model) -> list[Encoder]:
+    """Return the layers of a model's heads."""
+    found = [head.layers for head in model.task_heads if isinstance(head, Decider)]
+    return [layers for layers in found if layers is not None]
+
+
+def _use_operator(encoder: Encoder) -> None:
+    """Set one encoder to run in the compiled operator; see `use_compiled_pass`."""
+    if not stack.calls_same_kernels(encoder.kernels):
+        return
     try:
         native = stack.NativeStack(encoder, library.load_operator())
         if not agreement.agrees_with_loop(encoder, native):
@@ -92,5 +109,3 @@ def use_compiled_pass(model: Model) -> None:
         logger.info(PASS_UNFIT, extra={"reason": str(error)})
     except (library.OperatorMissing, RuntimeError) as error:
         logger.warning(PASS_MISSING, extra={"reason": str(error)})
-    finally:
-        torch.set_num_threads(cores)

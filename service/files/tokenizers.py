@@ -24,7 +24,7 @@ from model.families.family import Family
 from model.families.tokenizers import BYTE_LEVEL
 from model.loading.agreement import Contradiction, model_type, read_tokenizer
 from model.loading.files import MERGES, PIECES, TOKENIZER, VOCABULARIES, WORDS
-from model.loading.modules import find_encoder_folder, read_overrides, read_raw_config
+from model.loading.modules import find_folders, read_overrides, read_raw_config
 from model.loading.tokenizer_settings import TOKENIZER_CONFIG, read_rules
 from model.text.tokenizer import open_tokenizer
 from service.files import cache, transformers_process
@@ -55,12 +55,12 @@ class TokenizerNotMade(Exception):
 def lacks_tokenizer(folder: Path) -> bool:
     """Tell whether a model's folder has a vocabulary and no tokenizer.json."""
     try:
-        encoder = find_encoder_folder(folder)
+        own = find_folders(folder).tokenizer
     except CheckpointError:  # broken modules, which loading the model reports
         return False
-    if (encoder / TOKENIZER).is_file():
+    if (own / TOKENIZER).is_file():
         return False
-    return any((encoder / name).is_file() for name in VOCABULARIES)
+    return any((own / name).is_file() for name in VOCABULARIES)
 
 
 def needs_tokenizer(folder: Path) -> bool:
@@ -92,7 +92,7 @@ def make_tokenizer(folder: Path, target: Path) -> None:
             one of another kind than the folder holds, or tokenizes texts otherwise than Headlight
             does with the new file.
     """
-    encoder, written = find_encoder_folder(folder), find_encoder_folder(target) / TOKENIZER
+    own, written = find_folders(folder).tokenizer, find_folders(target).tokenizer / TOKENIZER
     try:
         read_rules(folder, _find_family(folder), read_raw_config(folder))
         settings = dict(read_overrides(folder).tokenizer)
@@ -104,9 +104,9 @@ def make_tokenizer(folder: Path, target: Path) -> None:
         )
     texts = _test_texts()
     written.unlink(missing_ok=True)  # a link, in a folder of links
-    theirs = _run_library(encoder, written, {"settings": settings, "texts": texts})
+    theirs = _run_library(own, written, {"settings": settings, "texts": texts})
     try:
-        _check_kind(encoder, model_type(open_tokenizer(written)))
+        _check_kind(own, model_type(open_tokenizer(written)))
         tokenizer = _read_tokenizer(target)
         inputs = [(text[0],) if len(text) == 1 else (text[0], text[1]) for text in texts]
         ours = tokenizer(inputs, sys.maxsize)
@@ -159,7 +159,7 @@ def prepare_folder(folder: Path, name: str) -> Path:
         return folder
     if not is_possible():
         raise TokenizerNotMade(f"{folder} lacks {TOKENIZER}: {advise_tokenizer(name)}")
-    if not any(find_encoder_folder(folder).glob("*.safetensors")):
+    if not any(find_folders(folder).weights.glob("*.safetensors")):
         return folder  # nothing to serve: loading it says what to convert, by the folder's own name
     try:
         cached = cache.cache_folder() / "tokenizers" / _digest_folder(folder)

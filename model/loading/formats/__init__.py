@@ -7,9 +7,10 @@ from typing import Any
 from model.loading.formats.bge_m3 import BgeM3
 from model.loading.formats.colbert import LateInteraction
 from model.loading.formats.folder import FolderFormat
+from model.loading.formats.laya import Laya
 from model.loading.formats.rerankers import Reranker
 
-FORMATS = (Reranker, BgeM3, LateInteraction, FolderFormat)  # the first that fits is taken
+FORMATS = (Laya, Reranker, BgeM3, LateInteraction, FolderFormat)  # the first that fits is taken
 
 
 def find_format(folder: Path, raw: Mapping[str, Any]) -> FolderFormat:

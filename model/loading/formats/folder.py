@@ -72,6 +72,10 @@ class FolderFormat:
         """Return the pooling, given the one of sentence-transformers' files."""
         return stored
 
+    def choose_max_tokens(self, stored: int, config: EncoderConfig) -> int:
+        """Return the most tokens of a sequence, given what the tokenizer's files say."""
+        return stored
+
     def select_encoder_tensors(
         self, tensors: Mapping[str, StoredTensor]
     ) -> Mapping[str, StoredTensor]:
