@@ -5,5 +5,6 @@ from model.probes.head_shares import Targets as Targets
 from model.probes.maps import Maps as Maps
 from model.probes.parts import Parts as Parts
 from model.probes.probe import Probe as Probe
+from model.probes.readout import Readout as Readout
 from model.probes.steps import Steps as Steps
 from model.probes.why import Why as Why

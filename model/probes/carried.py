@@ -113,6 +113,25 @@ def reduce_parts(parts: Tensor, modes: Many[PoolingMode]) -> Tensor:
     return torch.cat([torch.einsum("t,stw->sw", weight, parts) for weight in weights], 1)
 
 
+def divide_parts(
+    parts: Tensor, norm: Affine, kind: NormKind, eps: float, biased: int = 2
+) -> Tensor:
+    """Apply a norm over the last axis with the divisors of the first part, the pass itself."""
+    if kind == "layer":
+        parts = parts - parts.mean(-1, keepdim=True)
+    scale = torch.rsqrt(parts[0].detach().square().mean(-1, keepdim=True) + eps)
+    return add_bias(parts * (scale * norm[0].float()), norm[1], biased)
+
+
+def add_bias(parts: Tensor, bias: Tensor | None, biased: int = 2) -> Tensor:
+    """Add a bias in place to so many first parts: the pass, and the part of all biases."""
+    if bias is not None:
+        # autograd takes a slice's gradients one by one
+        first = parts if len(parts) <= biased else parts[:biased]
+        first += bias.float()
+    return parts
+
+
 class Carrier:
     """Carries parts, (1 + sources, tokens, width), of which the first is the pass itself.
 
@@ -250,10 +269,7 @@ class Carrier:
 
     def _divide(self, parts: Tensor, norm: Affine, kind: NormKind, eps: float) -> Tensor:
         """Apply a norm over the last axis with the divisors of the first part."""
-        if kind == "layer":
-            parts = parts - parts.mean(-1, keepdim=True)
-        scale = torch.rsqrt(parts[0].detach().square().mean(-1, keepdim=True) + eps)
-        return self._add_bias(parts * (scale * norm[0].float()), norm[1])
+        return divide_parts(parts, norm, kind, eps, self._biased)
 
     def _project_rows(
         self,
@@ -287,8 +303,4 @@ class Carrier:
 
     def _add_bias(self, parts: Tensor, bias: Tensor | None) -> Tensor:
         """Add a bias to those parts that get biases, in place."""
-        if bias is not None:
-            # autograd takes a slice's gradients one by one
-            biased = parts if len(parts) <= self._biased else parts[: self._biased]
-            biased += bias.float()
-        return parts
+        return add_bias(parts, bias, self._biased)

@@ -7,8 +7,7 @@ a text's reduced vector u has, with any vector v and in each layer by itself,
     <u, v> = sum_h <Z_h, r_h> + rest
 
 where r is what carries v back to what W^O reads: the gradient of <u, v>, as u is computed by
-carried.py, through one layer after the other, the last first. Only the mixing is turned by hand,
-tile by tile: autograd would keep all of P.
+carried.py, through one layer after the other, the last first (backward.py).
 
 A head is counted with the bias of its values. All but the heads is the rest: what passes the layer
 without its attention, and the biases of W^O, of feed-forward blocks and of norms.
@@ -26,6 +25,7 @@ from torch import Tensor
 from model.config import PoolingMode
 from model.encoder import Encoded, Encoder
 from model.packing import Sequence
+from model.probes.backward import carry_back, gradients
 from model.probes.carried import Carried, Carrier, reduce_parts
 
 
@@ -60,27 +60,19 @@ def share_heads(encoder: Encoder, sequence: Sequence, targets: Targets) -> Tenso
     encoded, own = encoder(carrier.packed, hidden=frozenset(range(count))), carrier.own
     left = encoded.last[own].float()[None].requires_grad_()
     u, v = reduce_parts(left, targets.modes), targets.vectors.to(encoder.device).float()
-    products, (g,) = v @ u.detach()[0], _carry_back(v[:, None], u, left)
+    products, (g,) = v @ u.detach()[0], gradients(v[:, None], u, left)
     for index in reversed(range(count)):
-        x = encoded.hidden[index][own].float()[None].requires_grad_()
-        values, trace = carrier.make_values(x, index)
-        z = trace.z[own].float()[None].requires_grad_()
-        written = carrier.write_mixed(x, z, index)
+        x = encoded.hidden[index][own].float()[None]
+        back = carry_back(carrier, g, x, index)
         # what the pass rounded in this layer stays in none of its shares
-        products = products + _multiply(written - left, g).sum(1)
-        g, r = _carry_back(g, written, x, z)
-        heads = _multiply(z, r).view(len(v), trace.attention.heads, -1).sum(2).T
+        products = products + _multiply(back.written - left, g).sum(1)
+        heads = _multiply(back.mixed, back.read).view(len(v), carrier.attention(index).heads, -1)
+        heads = heads.sum(2).T
         shares.append(torch.cat([heads, products[None] - heads.sum(0, keepdim=True)]))
-        mixed = carrier.mix(r[:, 0], trace, index, back=True)
-        g, left = g + _carry_back(mixed[:, None], values, x)[0], x
+        g, left = back.entered, x
     return torch.stack(shares[::-1])
 
 
 def _multiply(x: Tensor, g: Tensor) -> Tensor:
     """Return products of x, (1, tokens, width), with g, summed over tokens, (targets, width)."""
     return (x.detach() * g).sum((1, 2))
-
-
-def _carry_back(g: Tensor, made: Tensor, *sources: Tensor) -> tuple[Tensor, ...]:
-    """Return the gradients in sources of made's products with g, (targets, *shape of made)."""
-    return torch.autograd.grad(made, sources, g, is_grads_batched=True)

@@ -7,15 +7,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from model.kernels import PlainLinear
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
-from model.pooling import Pooling
-from model.probes import Maps, Parts, Probe, Sources, Steps, Targets, Why
+from model.pooling import Dense, Pooling, identity
+from model.probes import Maps, Parts, Probe, Readout, Sources, Steps, Targets, Why
+from model.task_heads import Projection, Tagger
 from tests.model.lessons.test_explain import TOKENS, WIDTH, drawn
 
 IDS = [1 + place for place in range(TOKENS)]
 MEAN = Pooling(("mean",), normalize=True)
+DENSE = Dense(PlainLinear(torch.ones(3, WIDTH), None), identity, 3, 3 * WIDTH)
 UNITS = divide_into_units(TOKENS)
 SOURCES = Sources(range(1, TOKENS + 1), range(7), ("mean",))
 # those whose arrays are answered as they are, then those that a question makes its answer of
@@ -29,6 +32,7 @@ ANSWERED: Mapping[str, Probe] = {
 OTHERS: Mapping[str, Probe] = {
     "sources": SOURCES,
     "targets": Targets(torch.ones(5, WIDTH), ("mean",)),
+    "readout": Readout(Tagger((), Projection((DENSE,))), torch.ones(5, 3), (1, 2, 3, 5, 7)),
 }
 
 
@@ -75,6 +79,6 @@ def test_a_probe_takes_at_least_its_products(probe: Probe) -> None:
 
 def test_what_two_probes_make_has_two_names() -> None:
     """But for the scores' parts, which are a form of attention."""
-    names = [kind.name for kind in (Maps, Parts, Sources, Steps, Targets)]
+    names = [kind.name for kind in (Maps, Parts, Readout, Sources, Steps, Targets)]
 
     assert len({*names}) == len(names) and Why.name == Maps.name

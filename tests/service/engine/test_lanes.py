@@ -15,8 +15,8 @@ from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Dense, Pooling, identity
-from model.probes import Maps, Parts, Probe, Sources, Steps, Targets, Why
-from model.task_heads import Classifier, Projection
+from model.probes import Maps, Parts, Probe, Readout, Sources, Steps, Targets, Why
+from model.task_heads import Classifier, Projection, Tagger
 from service.engine.arrays import NonFiniteOutput
 from service.pipeline.replica import Replica
 from service.shapes.work import Outputs, Result, Work
@@ -77,6 +77,7 @@ async def test_each_sequence_gets_what_it_wants(replica: Replica) -> None:
 async def test_each_probe_makes_in_company_what_it_makes_alone(replica: Replica) -> None:
     """Of one sequence or of several, also where it makes use of one core alone."""
     width, mean = replica.lanes.model.config.width, Pooling(("mean",), normalize=True)
+    dense = Dense(PlainLinear(torch.ones(1, width), None), identity, 1, width)
     units = divide_into_units(7)
     probes: list[Probe] = [
         Maps(Selection({2: (3, 5)}, units)),
@@ -84,6 +85,7 @@ async def test_each_probe_makes_in_company_what_it_makes_alone(replica: Replica)
         Steps(1),
         Sources(range(1, 8), range(3), ("mean",)),
         Targets(torch.ones(2, width), ("mean",)),
+        Readout(Tagger(("a",), Projection((dense,))), torch.ones(2, 1), (3, 4)),
     ]
     why = Why(Selection({0: (1,)}, units, "why", rows=(2,)))
     asked = [*((probe,) for probe in probes), (why,), tuple(probes[::-1])]
