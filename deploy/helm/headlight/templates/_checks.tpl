@@ -112,7 +112,7 @@
 {{- if and (eq $source "pvc") (or (hasPrefix "/" .name) (has ".." (splitList "/" .name))) }}
 {{- fail (printf "model.name %s: with model.source pvc, a folder of the volume, such as minilm" .name) }}
 {{- end }}
-{{- if and (eq $source "hub") (not (regexMatch "^[A-Za-z0-9_-][A-Za-z0-9_.-]*/[A-Za-z0-9_-][A-Za-z0-9_.-]*(@[A-Za-z0-9_][A-Za-z0-9_./-]*)?$" .name)) }}
+{{- if and (eq $source "hub") (not (regexMatch "^[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+(@[A-Za-z0-9_][A-Za-z0-9_./-]*)?$" .name)) }}
 {{- fail (printf "model.name %s: with model.source hub, org/name or org/name@revision" .name) }}
 {{- end }}
 {{- end }}
