@@ -8,7 +8,7 @@ Source: laya 0.4.15, laya/common.py (`QTYPES`, `temp_bucket`, `clamp_temperature
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -37,15 +37,29 @@ class Temperatures:
         stored = self.by_options.get(f"{kind}:{size}", self.by_kind[KINDS.index(kind)])
         return clamp_temperature(stored)
 
+    def list_replaced(self) -> Iterator[tuple[str, Any, float]]:
+        """Yield each that is not applied as stored: whose it is, as stored, and as applied."""
+        for name, stored in {
+            **dict(zip(KINDS, self.by_kind, strict=True)),
+            **self.by_options,
+        }.items():
+            applied = clamp_temperature(stored)
+            if _read_finite(stored) != applied:
+                yield name, stored, applied
+
 
 def clamp_temperature(stored: Any) -> float:
     """Return a usable temperature, from 0.5 to 5; 1 for what is no finite number."""
+    number = _read_finite(stored)
+    return 1.0 if number is None else min(MOST_TEMPERATURE, max(LEAST_TEMPERATURE, number))
+
+
+def _read_finite(stored: Any) -> float | None:
+    """Return a finite number; None for anything else, such as true."""
     if isinstance(stored, bool):
-        return 1.0
+        return None
     try:
         number = float(stored)
-    except (TypeError, ValueError):
-        return 1.0
-    if not math.isfinite(number):
-        return 1.0
-    return min(MOST_TEMPERATURE, max(LEAST_TEMPERATURE, number))
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

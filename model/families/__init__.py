@@ -51,6 +51,10 @@ FAMILIES = (  # all that are supported
     qwen3.FAMILY,
     gemma3.FAMILY,
 )
+SERVED_ELSEWHERE = {  # model_type of other kinds of models -> what they are
+    "GLiClass": "a GLiClass is served by gliclass.serve",
+    "extractor": "a GLiNER2 is run by its own library, gliner2",
+}
 
 
 def read_config_and_family(config: Any) -> tuple[EncoderConfig, Family]:
@@ -63,6 +67,8 @@ def read_config_and_family(config: Any) -> tuple[EncoderConfig, Family]:
         raise CheckpointError("config.json is not a JSON object")
     _refuse_quantised(config)
     if (family := find_family(config)) is None:
+        if (own := SERVED_ELSEWHERE.get(str(config.get("model_type")))) is not None:
+            raise CheckpointError(f"config.json: not supported: {own}")
         kind, supported = config.get("model_type"), ", ".join(sorted({f.name for f in FAMILIES}))
         raise CheckpointError(f"model_type {kind!r} is not supported; these are: {supported}")
     refuse_other_values(config, transformers_weights=None, fusion_config=None)

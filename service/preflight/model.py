@@ -9,8 +9,11 @@ from typing import NamedTuple
 import torch
 
 from model import kernels
+from model.decisions import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from model.errors import CheckpointError
 from model.loading.checkpoint import Model, count_adapter_numbers
+from model.loading.files import LAYA
+from model.task_heads import Decider
 from service.cluster.start_report import StartFailed
 from service.files import loading, weights
 from service.files.weights import ModelNotFound, ModelSource
@@ -64,6 +67,7 @@ def open_checkpoint(settings: Settings, source: ModelSource) -> Iterator[Finding
     if model is not None and model.tokenizer_note:
         yield Finding("tokenizer.json", f"read as it is: {model.tokenizer_note}", grade="note")
     if model is not None:
+        yield from _judge_temperatures(model)
         yield Finding("model", _describe(model, settings, source), grade="ok")
 
 
@@ -197,6 +201,16 @@ def examine_node(settings: Settings) -> NodeReport:
         short=str(memory) if memory.is_wrong else None,
         digest=(model.digest or None) if model else None,
     )
+
+
+def _judge_temperatures(model: Model) -> Iterator[Finding]:
+    """Yield a note on each temperature of a decision model that is not applied as stored."""
+    for head in model.task_heads:
+        if isinstance(head, Decider):
+            for name, stored, applied in head.temperatures.list_replaced():
+                limits = f"no number from {LEAST_TEMPERATURE:g} to {MOST_TEMPERATURE:g}"
+                what = f"the temperature of {name} is {stored!r}, {limits}: {applied:g} is applied"
+                yield Finding(LAYA, what, grade="note")
 
 
 def _describe(model: Model, settings: Settings, source: ModelSource) -> str:

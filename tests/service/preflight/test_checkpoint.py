@@ -1,6 +1,7 @@
 """A checkpoint that no replica would load ends `doctor` and `serve` alike, before Ray starts."""
 
 import json
+import math
 import re
 import shutil
 import socket
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from laya import Agent
 from safetensors.torch import load_file, save_file
 
 from model import kernels
@@ -20,6 +22,7 @@ from service.files.weights import locate_model
 from service.heads.samples import sample_texts
 from service.preflight import model
 from service.tables.settings import Settings
+from tests.laya_models import make_laya
 from tests.task_heads import checkpoint
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123456789\nsize 133\n"
@@ -134,6 +137,14 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no tokenizer.json": (without_tokenizer, "lacks tokenizer.json"),
     "a GLiNER": (gliner, "gliner_config.json: not supported: a GLiNER is served by gliner.serve"),
+    "a GLiClass": (
+        config(model_type="GLiClass", architectures=["GLiClassModel"]),
+        "config.json: not supported: a GLiClass is served by gliclass.serve",
+    ),
+    "a GLiNER2": (
+        config(model_type="extractor", architecture="span"),
+        "config.json: not supported: a GLiNER2 is run by its own library, gliner2",
+    ),
     "a module that is not known": (
         listed,
         "modules.json: not supported: mine.Attentive, module 2 of 2",
@@ -232,3 +243,33 @@ def test_doctor_measures_how_near_bfloat16_is(
     assert [finding.place for finding in found] == ["bfloat16"] * measured
     shape = r"cosines of 24 texts to float32's: 0\.999\d\d at worst, "
     assert not measured or re.match(shape, found[0].what)
+
+
+def test_doctor_names_temperatures_that_are_not_applied_as_they_are_stored(tmp_path: Path) -> None:
+    """Those that the library names at its start, with what is applied instead."""
+    stored = {
+        "temperature": [0.1, "2", None],
+        "temperature_by_options": {"choice:2": True, "noul:2": 9, "score:3-5": math.nan},
+    }
+    folder = make_laya(tmp_path / "laya", width=12, num_hidden_layers=1, settings=stored)
+    settings = Settings(model=str(folder), device="cpu")
+
+    found = list(model.open_checkpoint(settings, locate_model(settings.model)))
+
+    notes = [str(one) for one in found if one.grade == "note"]
+    place = "rl_agent_config.json: the temperature of"
+    assert notes == [
+        f"{place} {name}, no number from 0.5 to 5: {applied} is applied"
+        for name, applied in (
+            ("choice is 0.1", "0.5"),
+            ("noul is None", "1"),
+            ("choice:2 is True", "1"),
+            ("noul:2 is 9", "5"),
+            ("score:3-5 is nan", "1"),
+        )
+    ]
+    with pytest.warns(RuntimeWarning, match="temperatures") as warned:
+        Agent(str(folder), device="cpu")
+    said = str(warned[0].message)
+    assert said.count(" -> ") == len(notes) and "choice:2=True -> 1" in said
+    assert found[-1].grade == "ok" and "tasks encode, decide" in found[-1].what
