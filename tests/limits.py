@@ -50,6 +50,7 @@ ROWS = (
         "characters of a request's prompt; of many texts max_body_bytes / texts",
     ),
     Row("max_tokens", "sequence_too_long"),
+    Row("max_question_tokens", "sequence_too_long"),
     Row("max_request_tokens", "too_many_tokens"),
     Row("MOST_EMBEDDING", "out_of_range", "numbers of input embeddings, either sign"),
     # what an answer may hold
@@ -108,7 +109,8 @@ INNER = {
     "ASK_SECONDS", "BATCH_SECONDS", "COMPANY_WAIT_SECONDS", "DRAIN_SECONDS", "GIVEN_UP_SECONDS",
     "HEALTH_PERIOD_SECONDS", "HEALTH_TIMEOUT_SECONDS", "HURRY_SECONDS", "JOIN_SECONDS",
     "LAST_SECONDS", "LEAVE_SECONDS", "LONGEST_HEADER", "LONGEST_LIST", "LONGEST_NAME",
-    "MOST_ADAPTERS", "MOST_BYTES", "MOST_COMPARED", "MOST_DETAILS", "MOST_SEGMENTS", "MOST_SHARING",
+    "MOST_ADAPTERS", "MOST_BYTES", "MOST_COMPARED", "MOST_DETAILS", "MOST_MARKED", "MOST_SEGMENTS",
+    "MOST_SHARING",
     "MOST_SHOWN_FAULTS", "NODE_DRAIN_SECONDS", "PIPE_BYTES", "PLACED_SECONDS", "PROBED_BYTES",
     "PROBE_RESERVE", "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S",
@@ -125,6 +127,7 @@ NO_LIMITS = {
     "RAY_SERVE_HAPROXY_METRICS_ENABLED",
     "CLIENT_SECONDS", "RELOAD_SECONDS",  # these two are among the variables
     "ARRAY_BYTES", "BASE64_BYTES", "CHARACTER_BYTES", "COPY_BYTES", "COUNT_BYTES",
+    "OPTION_BYTES", "QUESTION_BYTES",
     "DOCUMENT_BYTES", "DOUBLE_SECONDS", "FACT_BYTES", "FRAME_BYTES", "GARBAGE_SECONDS",
     "HELD_ID_BYTES", "ID_BYTES", "MOST_GARBAGE_SECONDS",
     "INPUT_BYTES", "LARGE_BYTES", "LATELY_SECONDS", "LENGTH_BYTES", "LONGEST_WAIT_SECONDS",

@@ -181,9 +181,16 @@ class Tokenizer:
         """
         tokenized, room = [], most
         for group in _group_by_piece([(text,) for text in texts]):
-            for text, *_ in group:
-                part = yield from self._read_text(text, room + 1, "right", counted=False)
-                one = frame_parts([part], self._frames[1] if special else BARE_FRAME)
+            wholes: Many[Encoding | None] = [None] * len(group)
+            plain = [text[0] for text in group]
+            if not special and sum(map(len, plain)) <= pieces.PIECE_CHARACTERS:
+                wholes = self._library.encode_batch(plain, add_special_tokens=False)
+            for text, whole in zip(plain, wholes, strict=True):
+                if whole is None:
+                    part = yield from self._read_text(text, room + 1, "right", counted=False)
+                    one = frame_parts([part], self._frames[1] if special else BARE_FRAME)
+                else:
+                    one = read_uncut(whole, most, typed=False)
                 room -= len(one.token_ids)
                 if room < 0:
                     raise SequenceTooLong(most - room, most)

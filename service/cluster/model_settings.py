@@ -15,9 +15,10 @@ MODELS = "models"  # the list in a YAML file
 # What a model of the list may say for itself; all others belong to the address, the machine or Ray
 OWN = frozenset(
     (
-        *("model", "adapter", "served_model_name", "max_tokens", "truncate", "replicas"),
-        *("min_replicas", "max_replicas", "downscale_delay_seconds", "threads", "device", "dtype"),
-        *("require_same_bits", "batch_tokens", "max_waiting_requests", "max_waiting_tokens"),
+        *("model", "adapter", "served_model_name", "max_tokens", "max_question_tokens", "truncate"),
+        *("replicas", "min_replicas", "max_replicas", "downscale_delay_seconds", "threads"),
+        *("device", "dtype", "require_same_bits", "batch_tokens", "max_waiting_requests"),
+        "max_waiting_tokens",
     )
 )
 

@@ -76,7 +76,9 @@ class Reader:
         """
         await give_turn(len(side.inputs))
         truncate, role = self.tokenizer.resolve_truncation(side.cut), side.role
-        limit, markers = min(self.max_tokens, side.most or self.max_tokens), 0
+        limit, markers = side.most or self.max_tokens, 0
+        if not side.bare:
+            limit = min(self.max_tokens, limit)
         if role is not None:
             limit, markers = min(role.length, limit), role.marker_tokens
         texts = await self._bound_texts(side, truncate)
@@ -130,16 +132,20 @@ class Reader:
             lengths: the most tokens of a sequence, and how many of them a role's markers take.
         """
         (limit, markers), documents = lengths, side.documents
-        reading = self.tokenizer.read_texts(
-            texts.parts,
-            limit - markers,
-            truncate,
-            texts.prompt,
-            counted=side.counted or side.facts,
-            facts=side.facts,
-            last=documents.most if documents else None,
-            second_whole=documents is not None and documents.whole,
-        )
+        if side.bare:
+            whole = [parts[0] for parts in texts.parts]
+            reading = self.tokenizer.read_whole(whole, special=False, most=limit)
+        else:
+            reading = self.tokenizer.read_texts(
+                texts.parts,
+                limit - markers,
+                truncate,
+                texts.prompt,
+                counted=side.counted or side.facts,
+                facts=side.facts,
+                last=documents.most if documents else None,
+                second_whole=documents is not None and documents.whole,
+            )
         characters = sum(len(texts.prompt) + len(part) for parts in texts.parts for part in parts)
         try:
             if not is_long(characters, len(texts.parts)):

@@ -9,7 +9,7 @@ import torch
 from model import kernels
 from model.config import EncoderConfig
 from model.kernels import Kernels
-from model.task_heads import TaskHead, VectorHead
+from model.task_heads import Decider, TaskHead, VectorHead
 from service.proof import numerics
 from service.tables.cores import count_cores
 from service.tables.settings import Settings
@@ -32,6 +32,9 @@ def check_lengths(settings: Settings, config: EncoderConfig, heads: Sequence[Tas
         raise Unservable(
             f"max_tokens {settings.max_tokens} exceeds the model's {config.max_tokens} positions"
         )
+    decides = any(isinstance(head, Decider) for head in heads)
+    if settings.max_question_tokens and not decides:
+        raise Unservable("max_question_tokens is of a decision model, and this model is none")
     queries = (head.roles["query"] for head in heads if isinstance(head, VectorHead))
     filled = [query.filled_length for query in queries if query.filling]
     if filled and settings.max_tokens and settings.max_tokens < filled[0]:

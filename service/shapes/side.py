@@ -51,6 +51,8 @@ class Side(NamedTuple):
         filled: whether a sequence of many vectors must keep at least one of its tokens.
         vectors: whether vectors are answered or make the scores, so that their space counts.
         each: how many works a text of the client's makes, to count each text that is cut once.
+        bare: whether texts are parts of longer sequences: without special tokens, and whole; all
+            together may have `most` tokens.
     """
 
     inputs: Texts
@@ -70,6 +72,7 @@ class Side(NamedTuple):
     filled: bool = False
     vectors: bool = False
     each: int = 1
+    bare: bool = False
 
 
 def place_of_work(sides: Sequence[Side], number: int, *field: str | int) -> Loc:

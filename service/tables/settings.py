@@ -87,6 +87,11 @@ class Settings(BaseModel):
         description="maximum sequence length in tokens, up to the model's positions; default: the "
         "checkpoint's limit",
     )
+    max_question_tokens: Count | None = Field(
+        None,
+        description="maximum number of tokens of a question with its options, of a decision model; "
+        "default: the checkpoint's limit",
+    )
     truncate: Literal["refuse", "right", "left"] | None = Field(
         None,
         description="what to do with over-long inputs unless the request says: refuse them, or "

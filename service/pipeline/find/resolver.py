@@ -7,6 +7,8 @@ from functools import partial
 from model.loading.checkpoint import Model
 from model.pooling import Pooling
 from model.similarity import LinearPooling, NotLinear
+from model.task_heads import Decider
+from model.text.question import Window
 from model.text.tokenizer import Truncation
 from service.pipeline.find.heads import Heads, chosen_heads, chosen_hidden_states
 from service.pipeline.find.names import Names
@@ -28,7 +30,7 @@ class Resolver:
         adapter: returns the name of the adapter that a request asks for; see Names.adapter.
         tasks: returns the tasks that a request names of the checkpoint's heads; see find_tasks.
         role: returns how texts are read as query or as document; see choose_role.
-        most_sequences: most inputs of a request.
+        most_sequences, most_tokens: most inputs of a request, and most tokens.
         most_json: most bytes of a request's JSON, and most characters in all its pairs together.
         linear: the checkpoint's own pooling as a weighted sum of tokens, or why it is no such sum.
         linear_inputs: the same of tokens that enter the model, where one vector may be the whole.
@@ -39,9 +41,10 @@ class Resolver:
         self.adapter = self.names.adapter
         self.tasks = partial(find_tasks, model=model)
         self.role = partial(choose_role, model=model)
-        self.most_sequences, self._most_tokens = settings.max_sequences, settings.max_request_tokens
+        self.most_sequences, self.most_tokens = settings.max_sequences, settings.max_request_tokens
         self.most_json = settings.max_body_bytes
         self._truncate, self._own = settings.truncate, Outputs(model.pooling)
+        self._settings = settings
         self.linear = linear_pooling(model.pooling)
         self.linear_inputs = linear_pooling(model.pooling, single=True)
 
@@ -114,9 +117,15 @@ class Resolver:
             detail = str(error)
             raise Refused.at("index_out_of_range", field, detail=detail, **limits) from None
 
+    def window(self, head: Decider) -> Window:
+        """Return the room for a question and a state: the settings' or the checkpoint's."""
+        sequence, question = head.window
+        settings = self._settings
+        return Window(settings.max_tokens or sequence, settings.max_question_tokens or question)
+
     def check_tokens(self, tokens: int, holds: str = "it holds") -> None:
         """Refuse more tokens than a request may have; `holds` begins the message."""
-        limit = self._most_tokens
+        limit = self.most_tokens
         if tokens > limit:
             detail = f"{holds} {tokens:,} tokens, and the limit is {limit:,}"
             raise Refused("too_many_tokens", detail=detail, tokens=tokens, limit=limit)

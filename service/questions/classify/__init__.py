@@ -13,6 +13,7 @@ from service.shapes.inputs import Gates, Strings, Texts
 from service.tables.wording.words import count_noun
 
 LABEL_HOLE = "{}"  # where a template takes the label
+DEFAULT_TEMPLATE = "This example is {}."
 # Messages of validation errors
 NO_LABEL: LiteralString = "expected one label or more, received none"
 EMPTY_LABEL: LiteralString = "label {place} is empty"
@@ -57,7 +58,7 @@ class ZeroShotRequest(Ask):
     """The texts to classify: 1 or more, with each label at most `max_sequences` pairs."""
     labels: Labels
     """What a text may be: 1 or more, each once."""
-    hypothesis_template: Annotated[str, AfterValidator(_check_template)] = "This example is {}."
+    hypothesis_template: Annotated[str, AfterValidator(_check_template)] = DEFAULT_TEMPLATE
     """What is said of a text, with "{}" where the label goes."""
     multi_label: bool = False
     """Whether several labels may fit a text, each scored by itself; false: the scores of its labels

@@ -4,25 +4,28 @@
     one label     the softmax of the label's entailment and contradiction
     several       the softmax of the entailments of all labels
 
-The contradiction is the first class, or the last where the first is the entailment. The softmax is
-in float64. Source: transformers 5.23, pipelines/zero_shot_classification.py.
+The softmax is in float64. Source: transformers 5.23, pipelines/zero_shot_classification.py.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from model.task_heads import Classifier
 from service.pipeline.cost import SINGLE
 from service.pipeline.find.resolver import Resolver
 from service.pipeline.worker import Workers
 from service.pipeline.write.task_answers import short_numbers
 from service.questions.classify import LABEL_HOLE, ZeroShotRequest
+from service.questions.entailment import (
+    check_length,
+    check_pairs,
+    find_classes,
+    pair_side,
+    softmax,
+)
 from service.shapes.answer import AnswerItem, Array
-from service.shapes.ask import Custom, Documents
-from service.shapes.outputs import Entailment
+from service.shapes.ask import Custom
 from service.shapes.price import Price
 from service.shapes.record import Record
 from service.shapes.side import Side
@@ -46,18 +49,9 @@ class Classification:
             text, label = divmod(number, labels)
             return ("labels", label) if field == ("pair",) else ("inputs", text)
 
-        adapter, tasks = resolver.adapter(ask.model), resolver.tasks((Entailment(),))
         hypotheses = [ask.hypothesis_template.replace(LABEL_HOLE, label) for label in ask.labels]
-        side = Side(
-            [(text, hypothesis) for text in ask.inputs for hypothesis in hypotheses],
-            replace(resolver.outputs(False), task_heads=tuple([task.head for task in tasks])),
-            at,
-            cut=resolver.cut(ask.truncate),
-            adapter=adapter,
-            documents=Documents(whole=True),
-            tasks=tasks,
-            each=labels,
-        )
+        pairs = [(text, hypothesis) for text in ask.inputs for hypothesis in hypotheses]
+        side = pair_side(pairs, at, ask, resolver, each=labels)
         self.sides: Sequence[Side] = (side,)
 
     async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Plan:
@@ -78,12 +72,7 @@ class Classification:
 def _rank_labels(ask: ZeroShotRequest, works: Sequence[Work]) -> AnswerItem:
     """Return a text's item, its labels best first, from its works: one for each label."""
     logits = np.stack([work.result.task["logits"] for work in works])
-    (entailment,) = (
-        head.entailment
-        for head in works[0].outputs.task_heads
-        if isinstance(head, Classifier) and head.entailment is not None
-    )
-    scores = short_numbers(_score_labels(logits, entailment, ask.multi_label))
+    scores = short_numbers(_score_labels(logits, *find_classes(works[0]), ask.multi_label))
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
     facts = {
         "classes": [{"label": ask.labels[place], "score": scores[place]} for place in order],
@@ -93,25 +82,17 @@ def _rank_labels(ask: ZeroShotRequest, works: Sequence[Work]) -> AnswerItem:
     return AnswerItem(sum(map(len, works)), facts)
 
 
-def _score_labels(logits: Array, entailment: int, multi_label: bool) -> Array:
+def _score_labels(logits: Array, contradiction: int, entailment: int, multi_label: bool) -> Array:
     """Return the scores of labels, (labels,) float32, from logits, (labels, classes).
 
     Args:
-        entailment: index of the class that means it.
+        contradiction, entailment: indices of the classes that mean them.
         multi_label: whether each label is scored by itself.
     """
     logits = logits.astype(np.float64)
     if multi_label or len(logits) == 1:
-        contradiction = 0 if entailment else -1
-        return _softmax(logits[:, [contradiction, entailment]])[:, 1].astype(np.float32)
-    return _softmax(logits[:, entailment]).astype(np.float32)
-
-
-def _softmax(logits: Array) -> Array:
-    """Return the softmax of logits along the last axis."""
-    powers: Array = np.exp(logits - logits.max(-1, keepdims=True))
-    shares: Array = powers / powers.sum(-1, keepdims=True)
-    return shares
+        return softmax(logits[:, [contradiction, entailment]])[:, 1].astype(np.float32)
+    return softmax(logits[:, entailment]).astype(np.float32)
 
 
 def _check_sizes(ask: ZeroShotRequest, most_pairs: int, most_json: int) -> None:
@@ -120,25 +101,14 @@ def _check_sizes(ask: ZeroShotRequest, most_pairs: int, most_json: int) -> None:
     Args:
         most_pairs, most_json: of pairs, and of characters in all pairs together.
     """
-    texts, labels, limit = len(ask.inputs), len(ask.labels), most_pairs
+    texts, labels = len(ask.inputs), len(ask.labels)
     if not texts:
         detail = "expected one text or more, received none"
         raise Refused.at("batch_empty", "inputs", detail=detail)
-    if texts * labels > limit:
-        detail = f"{count_noun(texts, 'input')} with {count_noun(labels, 'label')} each are "
-        detail += f"{texts * labels:,} pairs, and the limit is {limit:,}"
-        raise Refused("batch_too_large", detail=detail, limit=limit)
+    check_pairs(texts, labels, ("input", "label"), most_pairs)
     # each text is tokenized with each label, and each label's hypothesis with each text
     length = sum(map(len, ask.inputs))
-    _check_length("inputs", length, most_json // labels, count_noun(labels, "label"))
-    length = labels * len(ask.hypothesis_template) + sum(map(len, ask.labels))
-    _check_length("labels", length, most_json // texts, count_noun(texts, "input"))
-
-
-def _check_length(field: str, length: int, limit: int, others: str) -> None:
-    """Refuse a field of more than `limit` characters; `others` says what the limit follows from."""
-    if length > limit:
-        templates = " in the template" if field == "labels" else ""
-        detail = f"expected at most {limit:,} characters{templates} with {others}, "
-        detail += f"received {length:,}"
-        raise Refused.at("text_too_long", field, detail=detail, length=length, limit=limit)
+    check_length("inputs", length, most_json // labels, count_noun(labels, "label"))
+    length, inputs = labels * len(ask.hypothesis_template), count_noun(texts, "input")
+    length += sum(map(len, ask.labels))
+    check_length("labels", length, most_json // texts, inputs, " in the template")
