@@ -6,6 +6,7 @@ text was not trained, and is refused.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import cycle, islice
 
 import torch
@@ -15,7 +16,7 @@ from model import kernels, packing
 from model.encoder import Encoder
 from model.loading.checkpoint import Model
 from model.pooling import Pooling, pool_sequence
-from model.task_heads import Classifier, Lexical, Splade, Tagger, VectorHead
+from model.task_heads import Classifier, Decider, Lexical, Splade, Tagger, VectorHead
 from service.engine.arrays import to_array
 from service.files.loading import load_model
 from service.files.weights import ModelSource
@@ -159,6 +160,9 @@ def _outputs(model: Model, tokens: Sequence[Tensor]) -> Iterator[tuple[str, Tens
                 yield "weights of tokens", torch.stack([*map(head.token_weights, tokens)])
             case VectorHead():
                 yield "token vectors", head(torch.cat(list(tokens)))["vectors"]
+            case Decider():  # as if each token were an option's
+                asked = replace(head, markers=range(len(tokens[0])))
+                yield "logits", torch.stack([asked(each)["logits"] for each in tokens])
 
 
 def _lengthen(canary: packing.Sequence, model: Model) -> packing.Sequence:

@@ -17,6 +17,7 @@ from service.pipeline.replica import Replica
 from service.proof.comparison import NotTrustworthy, check_tells_texts_apart
 from service.tables.settings import Settings
 from tests import task_heads
+from tests.laya_models import make_laya
 
 CPU = torch.device("cpu")
 HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM")
@@ -129,6 +130,19 @@ def test_weights_drawn_at_random_tell_texts_apart(
             each *= 0.04 if each.dim() == 2 else 1
 
     check_tells_texts_apart(loaded(changed(made[head], quiet, tmp_path)), pick_evenly())
+
+
+@pytest.mark.parametrize("head_layers", [0, 2])
+def test_a_head_that_decides_alike_of_every_text_is_seen(tmp_path: Path, head_layers: int) -> None:
+    """One whose last linear is zero; as it is drawn it decides."""
+    folder = make_laya(tmp_path / "drawn", kind="bert", width=12, head_layers=head_layers)
+    check_tells_texts_apart(loaded(folder), pick_evenly())
+
+    def last(weights: dict[str, torch.Tensor]) -> None:
+        weights["scorer.3.weight"].zero_()
+
+    with pytest.raises(NotTrustworthy, match="the model's logits of 8 texts are all alike"):
+        check_tells_texts_apart(loaded(changed(folder, last, tmp_path / "zero")), pick_evenly())
 
 
 def test_texts_of_which_the_tokenizer_knows_no_word_judge_nothing(

@@ -20,6 +20,7 @@ from model.maps.units import divide_into_units
 from model.native import library, stack
 from model.packing import Sequence
 from model.probes import Maps, Steps
+from model.task_heads import Decider
 from service.engine.arrays import NonFiniteOutput
 from service.engine.lanes import Lanes
 from service.files import loading
@@ -28,6 +29,7 @@ from service.files.weights import locate_model
 from service.pipeline.replica import Replica
 from service.shapes.work import Outputs, Result, Work
 from service.tables.settings import Settings
+from tests.laya_models import make_laya
 
 CPU = torch.device("cpu")
 
@@ -81,6 +83,23 @@ async def test_the_compiled_pass_runs_once_it_has_agreed(
 
     assert small.encoder.arithmetic == "onednn+native"
     assert caplog.text == ""
+
+
+async def test_the_layers_of_a_head_run_in_the_compiled_pass_too(
+    tmp_path: Path, built: None
+) -> None:
+    """Of one that decides; a head without layers has none to run."""
+    natives = []
+    for layers in (0, 1):
+        folder = make_laya(tmp_path / str(layers), width=12, head_layers=layers)
+        model = load_model(locate_model(str(folder)), CPU, torch.float32)
+        use_compiled_pass(model)
+        (head,) = model.task_heads
+        assert isinstance(head, Decider)
+        natives.append((model.encoder.native, head.layers and head.layers.native))
+
+    assert natives[0][0] and natives[0][1] is None
+    assert all(natives[1])
 
 
 def absent() -> None:
