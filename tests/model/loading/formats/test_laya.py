@@ -19,6 +19,8 @@ from model.decisions import Kind, Temperatures
 from model.errors import CheckpointError
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
+from model.maps.maps import full_maps
+from model.maps.tiles import MapReader
 from model.native import library
 from model.native.stack import NativeStack
 from model.packing import Sequence
@@ -37,6 +39,7 @@ QUESTIONS: tuple[Mapping[str, Any], ...] = (
     {"t": "score", "ins": "How urgent?", "crit": ["not at all", {"when": "soon"}, "now"]},
     {"t": "score", "ins": "One level", "crit": ["alone"]},
 )
+LONG = {"max_len": 2048, "head_max_len": 1900}
 WEIGHTS = "model.safetensors"
 SHAPES: dict[str, dict[str, Any]] = {  # of checkpoints
     "no layers": {"head_layers": 0},
@@ -139,6 +142,41 @@ def test_a_batch_changes_no_bit(folder: Path, theirs: Agent) -> None:
 
     for asked, ours in zip(every, together, strict=True):
         assert torch.equal(ours, our_logits(model, [asked])[0])
+
+
+@torch.inference_mode()
+def test_what_an_option_looks_at_in_the_head_is_torchs_attention(tmp_path: Path) -> None:
+    """The maps of each layer and head, of every token to every other."""
+    folder = make_laya(tmp_path / "laya", width=192, num_hidden_layers=1)
+    theirs, head = open_library(folder).model, decider(load(folder))
+    tokens = torch.randn(41, 192, generator=torch.Generator().manual_seed(0))
+
+    found = replace(head, kind="score").run_layers(tokens, frozenset({0, 1}))
+
+    h = tokens[None] + theirs.type_emb(torch.tensor([QTYPES["score"]]))
+    for place, layer in enumerate(theirs.head.layers):
+        x = layer.norm1(h)
+        expected = layer.self_attn(x, x, x, need_weights=True, average_attn_weights=False)[1][0]
+        shown = full_maps(MapReader(found.traces[place], found.packed.rows(0), range(3)))
+        torch.testing.assert_close(shown, expected, rtol=0, atol=CLOSE)
+        h = layer(h)
+    last = found.last[found.packed.rows(0)]
+    torch.testing.assert_close(last, h[0], rtol=0, atol=CLOSE)
+
+
+def test_as_many_options_as_a_question_may_have_are_decided(tmp_path: Path) -> None:
+    """In a longer sequence than usual."""
+    folder = make_laya(tmp_path / "laya", width=12, num_hidden_layers=1, settings=LONG)
+    theirs, model = open_library(folder), load(folder)
+    options = {f"o{i}": None for i in range(255)}
+    question = {"t": "choice", "ins": "Which of them?", "crit": options}
+    ids, markers = build_sequence(theirs.tok, "word " * 2000, question, 2048, 1900)
+    asked: Asked = (ids, markers, "choice")
+
+    (found,) = our_logits(model, [asked])
+
+    assert (len(ids), len(markers), model.max_tokens) == (2048, 255, 2048)
+    torch.testing.assert_close(found, their_logits(theirs, asked), rtol=0, atol=CLOSE)
 
 
 def test_the_settings_and_special_tokens_are_the_folders(made: Path) -> None:
