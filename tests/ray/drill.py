@@ -5,9 +5,9 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tests.ray.conftest import Service
 
 BODY = json.dumps({"inputs": ["All is well"], "encoding": "base64"}).encode()
+ENCODE = "/v1/encode", BODY  # what most clients ask
+TOLD = ("data", "answers")  # what is equal in all answers to one request
 PAUSE_SECONDS = 0.02  # between head and body, when they go apart
 AGAIN_SECONDS = 0.01  # after a refused connection
 PATIENCE_SECONDS = 60  # for what is awaited
@@ -43,7 +45,8 @@ class Journal:
         self.codes[status] += 1
         self.replicas[headers.get("x-headlight-replica", "")] += 1
         if status == 200:
-            data = json.dumps(json.loads(body)["data"]).encode()
+            told = json.loads(body)
+            data = json.dumps([told[name] for name in TOLD if name in told]).encode()
             self.data.add(data)
             self.named.add((headers["x-headlight-weights"], data))
             now = time.monotonic()
@@ -65,9 +68,9 @@ class Connection:
         self._writer: asyncio.StreamWriter | None = None
 
     async def request(
-        self, body: bytes, *, apart: bool = False
+        self, body: bytes, *, path: str = ENCODE[0], apart: bool = False
     ) -> tuple[int, dict[str, str], bytes]:
-        """POST /v1/encode; status, headers and body of the answer.
+        """POST a body; status, headers and body of the answer.
 
         Raises:
             ConnectionRefusedError: nobody listens.
@@ -78,7 +81,7 @@ class Connection:
             self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
         assert self._writer is not None
         head = (
-            f"POST /v1/encode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         ).encode()
         try:
@@ -119,13 +122,14 @@ async def client(
     kept: bool,
     pause: float,
     body: bytes = BODY,
+    path: str = ENCODE[0],
 ) -> None:
     """Send the same request over and over, every third one in two parts."""
     connection, sent = Connection(port), number
     while not over():
         sent += 1
         try:
-            journal.note(*await connection.request(body, apart=sent % 3 == 0))
+            journal.note(*await connection.request(body, path=path, apart=sent % 3 == 0))
         except ConnectionRefusedError:
             journal.unconnected += 1
             await asyncio.sleep(AGAIN_SECONDS)
@@ -139,7 +143,13 @@ async def client(
 
 
 async def clients(
-    port: int, over: Callable[[], bool], *, kept: int = 0, fresh: int = 0, pause: float = 0.0
+    port: int,
+    over: Callable[[], bool],
+    *,
+    kept: int = 0,
+    fresh: int = 0,
+    pause: float = 0.0,
+    asked: Sequence[tuple[str, bytes]] = (ENCODE,),
 ) -> Journal:
     """Run clients side by side until it is over; what they saw.
 
@@ -147,23 +157,22 @@ async def clients(
         kept: clients that keep their connection.
         fresh: clients that open one for each request.
         pause: of each client after an answer, in seconds.
+        asked: path and body that clients send, one each in turn.
     """
-    journal, kinds = Journal(), [True] * kept + [False] * fresh
-    await asyncio.gather(
-        *(client(port, number, over, journal, kind, pause) for number, kind in enumerate(kinds))
-    )
+    journal, running = Journal(), list[Coroutine[None, None, None]]()
+    for number, kind in enumerate([True] * kept + [False] * fresh):
+        path, body = asked[number % len(asked)]
+        running.append(client(port, number, over, journal, kind, pause, body, path))
+    await asyncio.gather(*running)
     return journal
 
 
-def during(
-    do: Callable[[], object], port: int, *, kept: int = 0, fresh: int = 0, pause: float = 0.0
-) -> Journal:
-    """Run clients while something is done; what they saw."""
+def during(do: Callable[[], object], port: int, **load: Any) -> Journal:
+    """Run clients, as `clients` takes them, while something is done; what they saw."""
     over = threading.Event()
 
     async def both() -> Journal:
-        load = clients(port, over.is_set, kept=kept, fresh=fresh, pause=pause)
-        running = asyncio.create_task(load)
+        running = asyncio.create_task(clients(port, over.is_set, **load))
         try:
             await asyncio.to_thread(do)
         finally:

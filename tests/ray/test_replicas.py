@@ -9,12 +9,14 @@ import signal
 import socket
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.laya_models import make_laya
 from tests.ray import drill
 
 if TYPE_CHECKING:
@@ -100,6 +102,32 @@ def test_replicas_that_keep_dying_lose_no_request(start: "Start", which: int) ->
 
             assert journal.lost == [] and set(journal.codes) == {200}
             assert len(journal.data) == 1
+
+
+@pytest.mark.prove
+def test_decisions_and_their_reasons_are_lost_and_exchanged_by_no_kill(
+    start: "Start", tmp_path: Path
+) -> None:
+    """Asked by two thirds of the clients, with and without a reason, for 30 s of kills."""
+    question = {"type": "choice", "instructions": "Which team?", "criteria": ["billing", "sales"]}
+    asked = {"state": "The refund was refused, and he is angry.", "questions": {"team": question}}
+    bodies = [asked, {**asked, "reason": {"method": "input"}, "orders": 1}]
+    calls = [drill.ENCODE, *(("/v1/systemone", json.dumps(body).encode()) for body in bodies)]
+    folder = make_laya(tmp_path / "laya")
+    with start("--replicas", "2", "--model", str(folder)) as service:
+
+        def kill() -> None:
+            over = time.monotonic() + DRILL_SECONDS
+            while time.monotonic() < over:
+                time.sleep(5)
+                os.kill(random.choice(replicas(service)), signal.SIGKILL)
+                both_serve(service)
+
+        journal = drill.during(kill, service.port, kept=CLIENTS, asked=calls)
+        print(f"{journal.codes} {len(journal.replicas)} replicas, lost {journal.lost}")
+
+        assert journal.lost == [] and set(journal.codes) == {200}
+        assert len(journal.data) == len(calls)
 
 
 @pytest.mark.prove
