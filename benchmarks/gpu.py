@@ -54,7 +54,8 @@ from model.maps import maps
 from model.maps.tiles import MapReader
 from model.packing import Sequence
 from model.pooling import Dense, Pooling, identity
-from model.task_heads import Classifier, Projection
+from model.projection import Projection
+from model.task_heads import Classifier
 from service.engine.arrays import is_finite, to_array
 from service.engine.lanes import Lanes
 from service.files.loading import load_model, use_compiled_pass

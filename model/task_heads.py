@@ -6,7 +6,7 @@
     Lexical     a weight for each of the text's own tokens (Chen et al. 2024, "M3-Embedding")
     VectorHead  a vector for each token that is kept (Khattab and Zaharia 2020, "ColBERT: Efficient
                 and Effective Passage Search via Contextualized Late Interaction over BERT")
-    Decider     a logit for each option of a question that the sequence holds (Laya)
+    Decider     a logit for each option of a question that the sequence holds: see decider.py
 
 A sequence is computed alone, so that it has the same bits in any batch; only on a GPU a Classifier
 takes all of a batch together. What a request may choose is a field, to be replaced: activation, k,
@@ -21,44 +21,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model import packing
 from model.config import Side, Task
-from model.decisions import KINDS, Kind, Temperatures
-from model.encoder import Encoded, Encoder
-from model.flops import pass_flops
+from model.decider import Decider
 from model.packing import send
-from model.pooling import Dense, Pooling, PoolingLayer, pool_sequence, pool_together
+from model.pooling import Pooling, pool_sequence, pool_together
+from model.projection import Projection
 from model.text.frame import Role
-from model.text.pieces import CutSide
 
 # the names that requests and answers give
 ScoreActivation = Literal["softmax", "sigmoid", "none"]  # logits -> scores
 
 TILE_ROWS = 64  # tokens whose logits over the vocabulary are in memory at once
 NUMBER_SIZE = 4  # bytes of an index or a float32
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Projection:
-    """Maps rows by layers: to logits of classes, labels or words, or to vectors."""
-
-    layers: tuple[PoolingLayer, ...]
-
-    @property
-    def outputs(self) -> int:
-        """Return how many numbers a row is mapped to."""
-        return self.layers[-1].outputs
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Project (rows, width) of any dtype -> (rows, outputs) float32."""
-        x = x.float()
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-    def count_flops(self, rows: int) -> int:
-        """Count the floating-point operations of so many rows; a product and its sum are two."""
-        return 2 * rows * sum([one.weight_count for one in self.layers if isinstance(one, Dense)])
 
 
 class TokenHead:
@@ -293,79 +267,6 @@ class VectorHead:
     def count_flops(self, tokens: int) -> int:
         """Count the floating-point operations for a sequence of so many tokens."""
         return self.project.count_flops(self.count_vectors(tokens))
-
-
-class Marks(NamedTuple):
-    """The special tokens of a decision's sequence.
-
-    Args:
-        cls, separator, mask: their ids.
-        mask_text: the mask token as a text spells it.
-        side: where the tokenizer cuts an option that is too long.
-    """
-
-    cls: int
-    separator: int
-    mask: int
-    mask_text: str
-    side: CutSide
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Decider:
-    """Scores the options of a question, each at its mask token.
-
-    Args:
-        types: added to every token by the question's kind, (kinds, width).
-        layers: pre-norm layers in which every token sees every token; None: there are none.
-        project: maps an option's mask token to its logit.
-        temperatures: what logits are divided by before the softmax.
-        window: tokens that a sequence may have in the checkpoint's own reading, and of these
-            those that its question and options may have.
-        marks: the special tokens that a sequence is built with.
-        kind: of the sequence's question.
-        markers: places of the options' mask tokens.
-    """
-
-    tasks: ClassVar[tuple[Task, ...]] = ("decide",)  # that the head serves
-
-    types: Tensor
-    layers: Encoder | None
-    project: Projection
-    temperatures: Temperatures
-    window: tuple[int, int]
-    marks: Marks
-    kind: Kind = "choice"
-    markers: Sequence[int] = ()
-
-    def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
-        """Score (tokens, width) -> logits of the options, (options,)."""
-        if self.layers is None:
-            last = tokens.float() + self.types[KINDS.index(self.kind)]
-        else:
-            last = self.run_layers(tokens).last
-        places = send(torch.tensor(self.markers, dtype=torch.long), tokens.device)
-        return {"logits": self.project(last[places])[:, 0]}
-
-    def run_layers(self, tokens: Tensor, traces: frozenset[int] = frozenset()) -> Encoded:
-        """Run the layers over (tokens, width); keep the attention of some, counted from 0."""
-        if self.layers is None:
-            raise RuntimeError("a head without layers: this is a bug")
-        return self.layers(self.layers.pack([self.sequence(tokens)]), traces=traces)
-
-    def sequence(self, tokens: Tensor) -> packing.Sequence:
-        """Return (tokens, width) as the layers read them."""
-        types = [KINDS.index(self.kind)] * len(tokens)
-        return packing.Sequence(types=types, embeddings=tokens.float())
-
-    def count_bytes(self, tokens: int, number: int = NUMBER_SIZE) -> int:
-        """Count the bytes of an answer: a number for each option."""
-        return NUMBER_SIZE * len(self.markers)
-
-    def count_flops(self, tokens: int) -> int:
-        """Count the floating-point operations for a sequence of so many tokens."""
-        layers = 0 if self.layers is None else pass_flops(self.layers.config, tokens)
-        return layers + self.project.count_flops(len(self.markers))
 
 
 # tokens -> answer's tensors

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from model.config import EncoderConfig
+from model.decider import Decider
 from model.errors import CheckpointError, refuse_unsupported
 from model.families import fields
 from model.families.family import (
@@ -42,12 +43,11 @@ from model.loading.pipeline.keys import SCORES_OUTPUT
 from model.loading.pipeline.layers import LAYER_KINDS, read_layers, read_modes
 from model.loading.tensors import Shape, StoredTensor, check_tensors
 from model.pooling import Dense, Norm, Pooling, PoolingLayer, identity
+from model.projection import Projection
 from model.steady import ACTIVATIONS
 from model.task_heads import (
     Classifier,
-    Decider,
     Lexical,
-    Projection,
     ScoreActivation,
     Splade,
     Tagger,

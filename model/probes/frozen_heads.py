@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from model.decider import Decider
 from model.kernels import PackedLinear, PlainLinear
 from model.pooling import Dense, Norm, PoolingLayer, Unit, identity
 from model.probes.carried import add_bias, divide_parts, reduce_parts
 from model.similarity import NotLinear, token_weights
-from model.task_heads import Classifier, Decider, Tagger, TaskHead
+from model.task_heads import Classifier, Tagger, TaskHead
 
 NEAR_ZERO = -1e-30  # stands in for 0, where act(z) / z is the slope; on the left, relu's is 0
 

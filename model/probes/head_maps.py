@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from model.config import EncoderConfig
+from model.decider import Decider
 from model.encoder import Encoded, Encoder
 from model.maps import price
 from model.maps.forms import show
 from model.packing import Sequence
 from model.probes.maps import Maps
 from model.probes.probe import Made
-from model.task_heads import Decider
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from model.config import EncoderConfig
+from model.decider import Decider
 from model.decisions import KINDS
 from model.encoder import Encoded, Encoder
 from model.flops import pass_flops
@@ -30,7 +31,6 @@ from model.probes.backward import Stack, gradients
 from model.probes.carried import CARRY_PASSES, Carried, Carrier, Sources, add_bias
 from model.probes.frozen_heads import LinearHead, read_logits
 from model.probes.probe import FLOAT_BYTES, Made
-from model.task_heads import Decider
 
 FORTH_AND_BACK = 2 * CARRY_PASSES + 1  # passes besides one for each target: the last, of all biases
 

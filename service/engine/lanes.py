@@ -19,6 +19,7 @@ import torch
 
 from model import packing
 from model.adapters import mix_adapters
+from model.decider import Decider, decide_together
 from model.encoder import Encoded, Encoder
 from model.kernels import PlainLinear
 from model.loading.checkpoint import Model
@@ -208,14 +209,24 @@ class Lanes:
         """Yield the outputs of task heads by name.
 
         A GPU classifies all sequences at once. A processor applies a head to one at a time, so
-        that it has the same bits in any batch.
+        that it has the same bits in any batch. Questions go through their head's layers together,
+        which keep bits as the encoder's do.
         """
         last, by_head = encoded.last, defaultdict[TaskHead, list[int]](list)
+        deciding = list[tuple[int, Decider]]()
         for index, each in enumerate(outputs):
             for head in each.task_heads:
-                by_head[head].append(index)
+                if isinstance(head, Decider):
+                    deciding.append((index, head))
+                else:
+                    by_head[head].append(index)
         plain = self.model.encoder.kernels.linear is PlainLinear
         with without_idle_threads() if plain else nullcontext():
+            if deciding:
+                tokens = [last[encoded.packed.rows(index)] for index, _ in deciding]
+                decided = decide_together([head for _, head in deciding], tokens)
+                for (index, _), logits in zip(deciding, decided, strict=True):
+                    yield "logits", [index], logits[None]
             for head, indices in by_head.items():
                 rows = [encoded.packed.rows(index) for index in indices]
                 if isinstance(head, Classifier) and last.device.type != "cpu":

@@ -7,13 +7,13 @@ import torch
 
 from model import kernels
 from model.config import EncoderConfig
+from model.decider import Decider
 from model.encoder import Encoder
 from model.kernels import Kernels
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.loading.files import ADAPTER, read_object
 from model.native import agreement, library, stack
-from model.task_heads import Decider
 from service.files.weights import ModelSource
 
 logger = logging.getLogger(__name__)

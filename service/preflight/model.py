@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 
 from model import kernels
+from model.decider import Decider
 from model.decisions import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from model.errors import CheckpointError
 from model.loading.checkpoint import Model, count_adapter_numbers
 from model.loading.files import LAYA
-from model.task_heads import Decider
 from service.cluster.start_report import StartFailed
 from service.files import loading, weights
 from service.files.weights import ModelNotFound, ModelSource

@@ -8,8 +8,9 @@ import torch
 
 from model import kernels
 from model.config import EncoderConfig
+from model.decider import Decider
 from model.kernels import Kernels
-from model.task_heads import Decider, TaskHead, VectorHead
+from model.task_heads import TaskHead, VectorHead
 from service.proof import numerics
 from service.tables.cores import count_cores
 from service.tables.settings import Settings

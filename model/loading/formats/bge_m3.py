@@ -31,7 +31,8 @@ from model.loading.modules import read_modules
 from model.loading.task_heads import HeadSource
 from model.loading.tensors import Shape, check_tensors, open_tensors
 from model.pooling import Dense, Pooling, identity
-from model.task_heads import Lexical, Projection, VectorHead
+from model.projection import Projection
+from model.task_heads import Lexical, VectorHead
 from model.text.frame import Role
 
 SPARSE_FILE, COLBERT_FILE = "sparse_linear.safetensors", "colbert_linear.safetensors"

@@ -28,7 +28,8 @@ from model.loading.pipeline import late, layers
 from model.loading.task_heads import HeadSource
 from model.loading.tensors import StoredTensor, check_tensors
 from model.pooling import Dense, identity
-from model.task_heads import Projection, VectorHead
+from model.projection import Projection
+from model.task_heads import VectorHead
 from model.text.frame import Role, Token
 from model.text.tokenizer import Tokenizer
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from model.config import EncoderConfig
+from model.decider import Decider, Marks
 from model.decisions import KINDS, Temperatures
 from model.encoder import Encoder
 from model.errors import CheckpointError, refuse_unsupported
@@ -38,8 +39,8 @@ from model.loading.tensors import (
     read_places,
 )
 from model.pooling import Dense, Norm, identity
+from model.projection import Projection
 from model.steady import ACTIVATIONS
-from model.task_heads import Decider, Marks, Projection
 
 ENCODER_PREFIX = "encoder."  # of the encoder's tensors
 HEAD_SIZE = 64  # channels that a head of the layers has at least

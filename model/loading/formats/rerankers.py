@@ -33,7 +33,8 @@ from model.loading.task_heads import HeadSource, read_activations
 from model.loading.tensors import check_tensors
 from model.loading.tokenizer_settings import TOKENIZER_CONFIG
 from model.pooling import Dense, Pooling, identity
-from model.task_heads import Classifier, Projection
+from model.projection import Projection
+from model.task_heads import Classifier
 from model.text.template import Template
 
 CHAT_TEMPLATE_FILE = "chat_template.jinja"  # how pairs are joined

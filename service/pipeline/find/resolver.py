@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from model.decider import Decider
 from model.loading.checkpoint import Model
 from model.pooling import Pooling
 from model.similarity import LinearPooling, NotLinear
-from model.task_heads import Decider
 from model.text.question import Window
 from model.text.tokenizer import Truncation
 from service.pipeline.find.heads import Heads, chosen_heads, chosen_hidden_states

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from model import packing
-from model.task_heads import Decider
+from model.decider import Decider
 from model.text.question import OPTION_TOKENS, Fit, fit_question
 from service.engine.fair.turns import in_turns
 from service.pipeline.find.resolver import Resolver

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from model.decider import Decider
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.probes import HeadMaps, Maps
-from model.task_heads import Decider
 from service.pipeline.find.resolver import Resolver
 from service.questions.decide import MarkerRows
 from service.shapes.answer import Array

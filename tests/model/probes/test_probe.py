@@ -13,7 +13,8 @@ from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Dense, Pooling, identity
 from model.probes import Maps, Parts, Probe, Readout, Sources, Steps, Targets, Why
-from model.task_heads import Projection, Tagger
+from model.projection import Projection
+from model.task_heads import Tagger
 from tests.model.lessons.test_explain import TOKENS, WIDTH, drawn
 
 IDS = [1 + place for place in range(TOKENS)]

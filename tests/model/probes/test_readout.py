@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from transformers import BertForSequenceClassification
 
 from model.config import EncoderConfig
+from model.decider import Decider
 from model.decisions import KINDS as QUESTIONS
 from model.decisions import Temperatures
 from model.encoder import Encoder
@@ -26,9 +27,10 @@ from model.probes import Readout, Sources
 from model.probes.carried import carry_sources
 from model.probes.frozen_heads import check_linear
 from model.probes.readout import share_scores
+from model.projection import Projection
 from model.similarity import NotLinear
 from model.steady import ACTIVATIONS
-from model.task_heads import Classifier, Decider, Lexical, Projection, Splade, Tagger, TaskHead
+from model.task_heads import Classifier, Lexical, Splade, Tagger, TaskHead
 from tests import task_heads
 from tests.model.lessons.test_explain import KINDS, TOKENS, WIDTH, drawn
 from tests.model.probes.test_carried import ALONE, CLOSE, EVERY, IDS, Twin, adapted, kinds, twin

@@ -24,7 +24,8 @@ from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Dense, Pooling, identity
 from model.probes import Maps, Why
-from model.task_heads import Projection, Tagger, TaskHead
+from model.projection import Projection
+from model.task_heads import Tagger, TaskHead
 from service.engine.lanes import Lanes
 from service.files.weights import BUNDLED_MODEL, locate_model
 from service.shapes.work import Outputs, Result, Work

@@ -28,15 +28,8 @@ from model.maps.units import Units, divide_into_units
 from model.packing import Sequence
 from model.pooling import Dense, Pooling, Unit, identity
 from model.probes import Maps, Parts, Sources, Steps, Why
-from model.task_heads import (
-    Classifier,
-    Lexical,
-    Projection,
-    Splade,
-    Tagger,
-    TaskHead,
-    VectorHead,
-)
+from model.projection import Projection
+from model.task_heads import Classifier, Lexical, Splade, Tagger, TaskHead, VectorHead
 from service.engine.lanes import Lanes
 from service.files.weights import BUNDLED_MODEL, locate_model
 from service.shapes.work import Outputs, Result, Work

@@ -16,7 +16,8 @@ from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Dense, Pooling, identity
 from model.probes import Maps, Parts, Probe, Readout, Sources, Steps, Targets, Why
-from model.task_heads import Classifier, Projection, Tagger
+from model.projection import Projection
+from model.task_heads import Classifier, Tagger
 from service.engine.arrays import NonFiniteOutput
 from service.pipeline.replica import Replica
 from service.shapes.work import Outputs, Result, Work

@@ -25,7 +25,8 @@ from model.pooling import Dense, Pooling, identity
 from model.probes import Maps, Parts, Sources, Steps, Why
 from model.probes.carried import CARRY_PASSES
 from model.probes.parts import PART_COST
-from model.task_heads import Projection, Splade
+from model.projection import Projection
+from model.task_heads import Splade
 from service.pipeline.cost import make_cost_counter, step_flops
 from service.pipeline.replica import Replica
 from service.questions.encode.maps import count_tensors

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModel
 
 from model import kernels
+from model.decider import Decider, Marks
 from model.decisions import Kind, Temperatures
 from model.errors import CheckpointError
 from model.loading import checkpoint
@@ -24,7 +25,6 @@ from model.maps.tiles import MapReader
 from model.native import library
 from model.native.stack import NativeStack
 from model.packing import Sequence
-from model.task_heads import Decider, Marks
 from tests.laya_models import KINDS, LAYA, POSITIONS, make_laya, open_library
 from tests.model.loads import load
 
