@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from model import kernels, packing
+from model.decider import Decider
 from model.encoder import Encoder
 from model.loading.checkpoint import Model
 from model.pooling import Pooling, pool_sequence
-from model.task_heads import Classifier, Decider, Lexical, Splade, Tagger, VectorHead
+from model.task_heads import Classifier, Lexical, Splade, Tagger, VectorHead
 from service.engine.arrays import to_array
 from service.files.loading import load_model
 from service.files.weights import ModelSource

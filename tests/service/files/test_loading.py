@@ -13,6 +13,7 @@ import torch
 from starlette.types import ASGIApp
 
 from model import kernels
+from model.decider import Decider
 from model.encoder import Encoded
 from model.loading.checkpoint import Model
 from model.maps.forms import Selection
@@ -20,7 +21,6 @@ from model.maps.units import divide_into_units
 from model.native import library, stack
 from model.packing import Sequence
 from model.probes import Maps, Steps
-from model.task_heads import Decider
 from service.engine.arrays import NonFiniteOutput
 from service.engine.lanes import Lanes
 from service.files import loading
