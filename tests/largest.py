@@ -16,6 +16,7 @@ import numpy as np
 from service.api import ROUTES
 from service.shapes.answer import INFERENCE_HEADER
 from tests.late_interaction import pylate
+from tests.laya_models import make_laya
 from tests.task_heads import checkpoint, embedder
 
 JSON, FILE = "application/json", "application/vnd.safetensors"
@@ -24,7 +25,7 @@ MODEL = "all-MiniLM-L6-v2"
 INFER = "/v2/models/{model}/infer"
 VERSIONED = "/v2/models/{model}/versions/{version}/infer"
 SEQUENCES, TOKENS = 2048, 300_000  # the limits, as the settings have them
-COMPARED, DOCUMENTS, SPANS = 256, 64, 2048
+COMPARED, DOCUMENTS, SPANS, QUESTIONS = 256, 64, 2048, 400
 LONG = 254  # words of a text that the bundled model takes whole
 HEADS = 72  # of the bundled model
 
@@ -94,6 +95,8 @@ def write_model(name: str, folder: Path) -> Path:
             checkpoint(folder, "ForTokenClassification", num_labels=3)
         case "late":
             pylate(folder)
+        case "decider":
+            make_laya(folder)
         case _:
             embedder(folder)
     return folder
@@ -388,6 +391,38 @@ def judged() -> Iterator[Largest]:
             )
 
 
+def decided() -> Iterator[Largest]:
+    """POST /v1/systemone and /v1/decisions: many questions, and many options of each."""
+    state = words(LONG)
+
+    def by_name(count: int, options: int) -> Any:
+        asked = {"type": "choice", "instructions": "a", "criteria": dict.fromkeys(letters(options))}
+        return {"state": state, "questions": {f"q{number}": asked for number in range(count)}}
+
+    def in_order(count: int, options: int) -> Any:
+        choices = [{"value": text} for text in letters(options)]
+        asked = {"type": "choice", "instructions": "a", "choices": choices}
+        return {"input": state, "questions": [asked] * count}
+
+    for path, make in (("/v1/systemone", by_name), ("/v1/decisions", in_order)):
+        for options in (2, 26):
+            yield Largest(
+                f"{options} options",
+                path,
+                QUESTIONS,
+                lambda count, m=make, o=options: m(count, o),
+                model="decider",
+            )
+    yield Largest(
+        "a file",
+        "/v1/systemone",
+        QUESTIONS,
+        lambda count: by_name(count, 2) | {"attention": {}},
+        {"accept": FILE},
+        "decider",
+    )
+
+
 def foreign() -> Iterator[Largest]:
     """The routes of other APIs that embed."""
     for path in ("/v1/embeddings", "/embeddings"):
@@ -526,4 +561,5 @@ def read() -> Iterator[Largest]:
 
 def every() -> list[Largest]:
     """All of them."""
-    return [*encoded(), *compared(), *judged(), *foreign(), *taught(), *read()]
+    asked = encoded(), compared(), judged(), decided(), foreign(), taught(), read()
+    return [each for every in asked for each in every]

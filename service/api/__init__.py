@@ -2,6 +2,7 @@
 
 from service.api import (
     cohere,
+    decisions,
     nim,
     open_inference,
     openai,
@@ -9,6 +10,7 @@ from service.api import (
     pages,
     questions,
     rerank,
+    systemone,
     teaching,
     tei,
 )
@@ -23,6 +25,8 @@ DIALECTS = (
     rerank,
     cohere,
     nim,
+    systemone,
+    decisions,
     open_inference,
     pages,
 )

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from model.text.tokenizer import Truncate
-from service.api.dialect import JSONCall, RouteContext, explain_refusal, json_reply
+from service.api.dialect import JSONCall
 from service.api.embeddings import EmbeddingsRequest
 from service.api.inputs import (
     END_CUTS,
@@ -22,10 +22,11 @@ from service.api.inputs import (
     find_spelling,
     make_inputs,
 )
+from service.api.model_list import answer_model, answer_models
+from service.api.openai_errors import openai_problem
 from service.api.precisions import Precision, pooled_vectors, to_base64, to_precision
 from service.api.usage import count_usage
 from service.observe.families import OF_TOKENS
-from service.pipeline.find.names import find_name
 from service.questions.encode import EncodeRequest
 from service.shapes import inputs
 from service.shapes.answer import Answer, Array, Each
@@ -45,8 +46,7 @@ from service.shapes.price import Layout
 from service.tables.refusals import OPENAI_STATUSES, Refused
 from service.tables.wording.words import quote_names
 
-# Our codes -> OpenAI's, and fields of EncodeRequest -> OpenAI's, where they differ
-OPENAI_CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_limit_exceeded"}
+# Fields of EncodeRequest -> OpenAI's, where they differ
 OPENAI_FIELDS = {"inputs": "input", "pooled": "dimensions"}
 NUMBER_LAYOUT, BASE64_LAYOUT = Layout(), Layout(numbers=())  # by how vectors are written
 
@@ -216,46 +216,9 @@ def _make_inputs(value: Any) -> inputs.Texts:
     return make_inputs(value)
 
 
-async def answer_models(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /v1/models: each served model, alone and with each of its adapters."""
-    data = [_describe_model(name) for name in context.names(head)]
-    return json_reply({"object": "list", "data": data})
-
-
-async def answer_model(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /v1/models/{id}; raises Refused where the id is none of them."""
-    name = find_name(head.path_params["id"], context.names(head))
-    return json_reply(_describe_model(name))
-
-
 def problem(refused: Refused, request_id: str) -> Reply:
     """Return the response of a refusal in the form of OpenAI's errors."""
-    status = OPENAI_STATUSES.get(refused.code, refused.status)
-    error = {
-        "message": explain_refusal(refused, OPENAI_FIELDS),
-        "type": _error_type(refused),
-        "param": _faulty_field(refused),
-        "code": OPENAI_CODES.get(refused.code, refused.code),
-    }
-    return json_reply({"error": error, "detail": error["message"]}, status)  # detail: Jina's
-
-
-def _describe_model(name: str) -> dict[str, Any]:
-    """Return a model as OpenAI's API lists it; `created` is 0, as no checkpoint records it."""
-    return {"id": name, "object": "model", "created": 0, "owned_by": "headlight"}
-
-
-def _error_type(refused: Refused) -> str:
-    """Return OpenAI's error type of a refusal."""
-    if refused.code == "overloaded":
-        return "rate_limit_error"
-    return "server_error" if refused.is_ours else "invalid_request_error"
-
-
-def _faulty_field(refused: Refused) -> str | None:
-    """Return OpenAI's name of the field that a refusal names first; None if it names none."""
-    loc = refused.faults[0].loc if refused.faults else ()
-    return OPENAI_FIELDS.get(str(loc[0]), str(loc[0])) if loc else None
+    return openai_problem(refused, OPENAI_FIELDS)
 
 
 API = Api(

@@ -1,6 +1,7 @@
 """What our own routes share: refusals, negotiated answers, dry runs and examples."""
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
@@ -25,12 +26,8 @@ def problem(refused: Refused, request_id: str) -> Reply:
 NATIVE = Api("Headlight", problem, body_codes=tuple(REFUSALS))
 
 
-class QuestionCall(JSONCall):
-    """A request to one of our own questions, answered in JSON or as a safetensors file."""
-
-    def to_json(self, encoded: Answer) -> dict[str, Any]:
-        """Return the answer as the question nests it."""
-        return self.request.to_json(encoded)
+class FileCall(JSONCall):
+    """A request that is answered in JSON or as a safetensors file."""
 
     def write_small(self, encoded: Answer) -> Reply | None:
         """Return the response to a small request for JSON; None for a file."""
@@ -38,9 +35,26 @@ class QuestionCall(JSONCall):
 
     def pieces(self, encoded: Answer) -> Iterator[bytes]:
         """Return the answer's body in pieces, as JSON or as a safetensors file."""
-        if self.media_type == SAFETENSORS and isinstance(self.request, WritesFile):
-            return self.request.write_file(encoded)
+        if self.media_type == SAFETENSORS:
+            return self.write_file(encoded)
         return super().pieces(encoded)
+
+    @abstractmethod
+    def write_file(self, encoded: Answer) -> Iterator[bytes]:
+        """Return the answer as a safetensors file, in pieces."""
+
+
+class QuestionCall(FileCall):
+    """A request to one of our own questions."""
+
+    def to_json(self, encoded: Answer) -> dict[str, Any]:
+        """Return the answer as the question nests it."""
+        return self.request.to_json(encoded)
+
+    def write_file(self, encoded: Answer) -> Iterator[bytes]:
+        """Return the answer as the question's file has it, of one that has files."""
+        request = self.request
+        return request.write_file(encoded) if isinstance(request, WritesFile) else iter(())
 
 
 def array_layout(encoding: str, media_type: str) -> Layout:

@@ -49,7 +49,7 @@ TAKEN = frozenset(
 ASK_SECONDS = 1.0
 ANSWERS_FILE = "names.json"  # what replicas have said
 MODELS_MAP, PATHS_MAP = "models.map", "paths.map"
-SAID = "names", "paths", "tasks"  # what a replica says, see `Served`
+SAID = "names", "paths", "tasks", "released"  # what a replica says, see `Served`
 UNREADABLE = ValueError, LookupError, TypeError, AttributeError  # of what is no answer of ours
 LATEST = ":latest"
 # In the map, names without an organisation also stand behind this: they are found under any
@@ -79,6 +79,7 @@ class Served(NamedTuple):
         names: what requests may call it.
         paths: which it answers and not every model does.
         tasks: what it can do.
+        released: the dates of its weights, one.
         alive: whether any of its replicas has answered.
     """
 
@@ -86,6 +87,7 @@ class Served(NamedTuple):
     names: Sequence[str]
     paths: Sequence[str]
     tasks: Sequence[str]
+    released: Sequence[str]
     alive: bool
 
     @property
@@ -96,7 +98,12 @@ class Served(NamedTuple):
     def describe(self) -> str:
         """Return its part of the header that lists all models."""
         name = self.names[0] if self.names else self.backend.prefix.strip("/") or self.backend.name
-        words = quote(name, safe=""), quote(self.backend.prefix, safe="/"), "+".join(self.tasks)
+        words = (
+            quote(name, safe=""),
+            quote(self.backend.prefix, safe="/"),
+            "+".join(self.tasks),
+            quote("".join(self.released[:1])),
+        )
         return " ".join(words).replace("%", "%%") + f" %[{self.servers}]"
 
 
@@ -107,12 +114,14 @@ class Told(NamedTuple):
         name: by which requests may name it.
         prefix: below which it is mounted.
         tasks: what it can do; empty until one of its replicas has said so.
+        released: the date of its weights; empty likewise.
         answers: whether any of its replicas does.
     """
 
     name: str
     prefix: str
     tasks: Sequence[str]
+    released: str
     answers: bool
 
 
@@ -267,8 +276,8 @@ def read_models(header: str) -> list[Told]:
     """Return the models in a header that these rules have set; none where it is empty."""
     parts = [part.split(" ") for part in header.split(", ") if part]
     return [
-        Told(unquote(name), unquote(prefix), tasks.split("+") if tasks else [], count != "0")
-        for name, prefix, tasks, count in parts
+        Told(unquote(name), unquote(prefix), tasks.split("+") if tasks else [], date, count != "0")
+        for name, prefix, tasks, date, count in parts
     ]
 
 

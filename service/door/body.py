@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
+from service.api import ROUTES
 from service.door.coding import TextTooLarge, read_text
 from service.door.request import Request
 from service.engine.fair.rotation import FairThread
@@ -37,7 +38,7 @@ BODY_SECONDS = 10.0  # for the whole body to arrive; the same as HAProxy's own l
 TOO_LATE = f"the limit is {BODY_SECONDS:g} s for the whole body"  # the detail of a refusal
 LARGE_BYTES = 16 * KIB  # a larger body is parsed in a thread; parsing this many takes a few ms
 
-MOST_KEYS = 64  # in one object; attention by layer has the most
+MOST_KEYS = 512  # in one object; a request for decisions may have 400 questions
 MOST_HEADS = 2048  # in a model, each of which may have a gate: an object with three keys
 
 # (escape, substitute): JSON holds no control bytes, so after substitution each quote ends a string
@@ -89,14 +90,18 @@ class Bounds(NamedTuple):
     keys: int
 
     @classmethod
-    def of(cls, settings: Settings) -> "Bounds":
-        """Derive bounds above what the largest valid request needs; parsing takes tens of ms."""
+    def of(cls, settings: Settings, more: int = 0) -> "Bounds":
+        """Derive bounds above what the largest valid request needs; parsing takes tens of ms.
+
+        Args:
+            more: objects of the route's requests, with two keys and two texts each.
+        """
         sequences, tokens = settings.max_sequences, settings.max_request_tokens
         return cls(
-            objects=4 * sequences + MOST_HEADS,
+            objects=4 * sequences + MOST_HEADS + more,
             lists=2 * sequences + tokens // 8 + MOST_HEADS,  # ids and types, or a row per token
-            strings=16 * sequences + 4 * MOST_HEADS,
-            values=2 * tokens + 8 * sequences + 4 * MOST_HEADS,
+            strings=16 * sequences + 4 * MOST_HEADS + 4 * more,
+            values=2 * tokens + 8 * sequences + 4 * MOST_HEADS + 2 * more,
             keys=MOST_KEYS,
         )
 
@@ -114,7 +119,10 @@ class BodyReader:
 
     def __init__(self, settings: Settings, worker: BodyWorker) -> None:
         self._most_json, self._most_binary = settings.max_body_bytes, settings.max_binary_body_bytes
-        self._bounds, self._worker = Bounds.of(settings), worker
+        self._bounds = {
+            more: Bounds.of(settings, more) for more in {0, *(r.values for r in ROUTES)}
+        }
+        self._worker = worker
 
     async def read(self, request: Request, receive: Receive) -> bytes:
         """Return the whole body; one that is too large is not read to its end.
@@ -163,16 +171,17 @@ class BodyReader:
 
     def _scan(self, request: Request, body: bytes) -> None:
         """Scan the JSON of a body: all of it, or the part before the bytes of binary tensors."""
+        more = request.endpoint.values if request.endpoint else 0
         if not request.path.startswith(INFERENCE_PREFIX):
             if request.media_type in (None, JSON):
-                scan(body, self._bounds)
+                scan(body, self._bounds[more])
             return
         length = request.headers.get(INFERENCE_HEADER, "")
         announced = length.isdecimal() and len(length) < 10
         text = body[: int(length)] if announced else body
         if len(text) > self._most_json:
             raise self._size_refusal()
-        scan(text, self._bounds)
+        scan(text, self._bounds[more])
 
     def _size_refusal(self) -> Refused:
         """Return the refusal of a body that is larger than the settings allow."""

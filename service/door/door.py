@@ -95,10 +95,13 @@ class Door:
         self._headers = [(REPLICA.encode(), replica.label.encode()), NOSNIFF]  # of every answer
 
     def names(self) -> dict[str, list[str]]:
-        """Return what HAProxy is told: names, tasks, and paths that not every model answers."""
+        """Return what HAProxy is told: names, tasks, date, paths that not every model answers."""
         tasks = self._replica.lanes.model.tasks
-        paths = [route.path for route in ROUTES if route.task in tasks]
-        return {"names": self._replica.gateway.names.every, "paths": paths, "tasks": list(tasks)}
+        able = {*tasks, *(("decide",) if "zero_shot" in tasks else ())}  # by inference
+        paths = [route.path for route in ROUTES if route.task in able]
+        released = [self._replica.released]
+        names = self._replica.gateway.names.every
+        return {"names": names, "paths": paths, "tasks": list(tasks), "released": released}
 
     async def close(self) -> None:
         """Close the connections to other models."""

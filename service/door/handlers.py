@@ -100,7 +100,9 @@ class Routes:
     def _add(self, route: Route, handler: Handler) -> None:
         """Add the endpoint of a route; a GET also answers HEAD."""
         word = route.api.problem
-        endpoint = Endpoint(route.path, route.label, word, route.query, route.trusted, handler)
+        endpoint = Endpoint(
+            route.path, route.label, word, route.query, route.trusted, handler, route.values
+        )
         if "{" in route.path:
             endpoints = self._patterns.setdefault(compile_path(route.path), {})
         else:

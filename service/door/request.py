@@ -42,6 +42,7 @@ class Endpoint(NamedTuple):
         query: the names of the query parameters it takes.
         trusted: whether it is refused while the replica has found its own results to be wrong.
         handle: returns the answer to a request.
+        values: how many more objects its requests may hold than those of others.
     """
 
     path: str
@@ -50,6 +51,7 @@ class Endpoint(NamedTuple):
     query: Sequence[str]
     trusted: bool
     handle: Callable[["Request"], Awaitable[Reply]]
+    values: int = 0
 
 
 class Request:
@@ -73,7 +75,7 @@ class Request:
         sent_on: whether another model has it, which counts it.
         unbounded: whether no admission bounds it, as a wrong key, a GET or a dry run.
         record: its metrics, log and trace, once it has `begun`: it has arrived whole or is refused.
-        word: writes its refusal, where its body decides which API's it is; None: its endpoint's.
+        word: writes its refusal, where its body decides how; None: its endpoint's.
         ignored: fields of its body that its route does not know, where that is no fault.
         until: when the door cancels it, on time.monotonic's clock; overdue: whether the door has.
     """

@@ -7,6 +7,7 @@ HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Only FETCHED_FILES are fetched, 
 import importlib.util
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -63,6 +64,13 @@ class ModelSource(NamedTuple):
     commit: str | None = None  # of the hub's repository, if the model comes from there
     preset: EncoderConfig | None = None  # sizes of an untrained model, if it is one
     adapters: Mapping[str, Path] = MappingProxyType({})  # folders of LoRA adapters, by name
+
+    @property
+    def released(self) -> str:
+        """Return the date of its weights: that of the newest file, as "2026-11-29", in UTC."""
+        files = [*self.folder.rglob("*.safetensors")] or [self.folder]
+        newest = max(file.stat().st_mtime for file in files)
+        return datetime.fromtimestamp(newest, UTC).date().isoformat()
 
 
 class HubName(NamedTuple):

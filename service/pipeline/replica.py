@@ -147,6 +147,7 @@ class Replica:
         vitals.publish_vitals(metrics, self.batcher, preamble, self.device)
         _warn_of_unread(self.source, model)
         logger.info("started", extra={"weights": model.digest})
+        self.released = self.source.released  # the date of the weights
         self.identities: dict[str | None, Identity] = {None: self.identity}
         for name, adapter in model.adapters.items():
             numerics = self.proof.adapted[name]

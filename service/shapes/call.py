@@ -166,6 +166,7 @@ class RequestHead(Protocol):
         path_params: the named parts of its path.
         ignored: gets the fields of another API's request that the route does not know.
         record: its metrics, log and trace.
+        word: writes its refusal, where its body says how; None: as its API does.
     """
 
     path: str
@@ -176,6 +177,7 @@ class RequestHead(Protocol):
     path_params: Mapping[str, str]
     ignored: dict[str, None]
     record: Record
+    word: RefusalWriter | None
 
     def take_body(self) -> bytes:
         """Return the body and forget it, so that the caller alone keeps it in memory."""
@@ -263,6 +265,7 @@ class Route(NamedTuple):
         examples: of its requests.
         parameters: of its query and headers, as OpenAPI writes them.
         task: of a model, without which it refuses every request; empty: any model answers.
+        values: how many more objects its requests may hold than those of other routes.
     """
 
     api: Api
@@ -286,6 +289,7 @@ class Route(NamedTuple):
     examples: Sequence[Example] = ()
     parameters: Sequence[Mapping[str, Any]] = ()
     task: str = ""
+    values: int = 0
 
     @property
     def label(self) -> str:

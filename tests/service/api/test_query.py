@@ -1,5 +1,7 @@
 """What a query may hold: what the route knows, once."""
 
+import re
+
 import httpx
 import pytest
 
@@ -24,7 +26,8 @@ async def test_a_parameter_that_a_route_does_not_know_is_refused(
 
     assert answer.status_code == row.status("unknown_field")
     assert "canary" not in answer.text
-    assert "query: unknown parameter of 8 characters" in answer.text
+    # TypeSafe's places are lists
+    assert re.search(r'query(: u|"\],"msg":"U)nknown parameter of 8 characters', answer.text)
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,24 @@ from service.cluster import choose_model
 from tests.rays_haproxy import free_port, running, written_by_ray
 
 NAMES = {
-    "first": {"names": ["all-MiniLM-L6-v2"], "paths": [], "tasks": ["encode"]},
+    "first": {
+        "names": ["all-MiniLM-L6-v2"],
+        "paths": [],
+        "tasks": ["encode"],
+        "released": ["2026-11-29"],
+    },
     "rerank": {
         "names": ["org/My-Reranker", "org/My-Reranker:law"],
         "paths": ["/rerank", "/v1/rerank", "/predict"],
         "tasks": ["encode", "rerank"],
+        "released": ["2026-09-15"],
     },
-    "sparse": {"names": ["splade"], "paths": ["/embed_sparse", "/predict"], "tasks": []},
+    "sparse": {
+        "names": ["splade"],
+        "paths": ["/embed_sparse", "/predict"],
+        "tasks": [],
+        "released": [],
+    },
 }
 EVERY = "all-MiniLM-L6-v2, org/My-Reranker, org/My-Reranker:law, splade"
 NONE_LOST: Mapping[str, str] = {}
@@ -254,13 +265,13 @@ def test_the_replica_at_the_root_lists_all_names(port: int, path: str) -> None:
 
 def test_the_replica_at_the_root_is_told_all_models_and_whether_each_answers(port: int) -> None:
     """For what speaks for all; below a prefix it is not, nor is what a client says passed on."""
-    for path in ("/ready", "/health", "/v2/health/ready", "/info"):
+    for path in ("/ready", "/health", "/v2/health/ready", "/info", "/v1/models", "/models"):
         assert choose_model.read_models(ask(port, path)["models"]) == [
-            ("all-MiniLM-L6-v2", "/", ["encode"], True),
-            ("org/My-Reranker", "/my-reranker", ["encode", "rerank"], True),
-            ("splade", "/splade", [], True),
+            ("all-MiniLM-L6-v2", "/", ["encode"], "2026-11-29", True),
+            ("org/My-Reranker", "/my-reranker", ["encode", "rerank"], "2026-09-15", True),
+            ("splade", "/splade", [], "", True),
         ]
-    said = {choose_model.MODELS_HEADER: "splade / encode 1"}
+    said = {choose_model.MODELS_HEADER: "splade / encode 2026-11-29 1"}
     assert ask(port, "/splade/ready", headers=said)["models"] == ""
     assert ask(port, "/live", headers=said)["models"] == ""
 

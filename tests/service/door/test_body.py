@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.door.body import Bounds, scan
+from service.api.deciding import ALL_OPTIONS
+from service.door.body import MOST_KEYS, Bounds, scan
+from service.questions.decide import MOST_OPTIONS, MOST_QUESTIONS
 from service.tables.refusals import Refused
 from service.tables.settings import Settings as Limits
 
@@ -46,8 +48,8 @@ def keys(count: int) -> bytes:
         (b"}" * 100_000, "too_many_values"),
         (b"1," * 1_000_000, "too_many_values"),
         (b'"",' * 100_000, "too_many_values"),
-        (keys(65), "too_many_values"),
-        (keys(64), None),
+        (keys(513), "too_many_values"),
+        (keys(512), None),
         (b"[" + b",".join([keys(64)] * 600) + b"]", None),
         (b'["' + b'\\"[{,' * 300_000 + b'"]', None),
         (b'["' + b"[" * 100 + b'"]', None),
@@ -110,6 +112,29 @@ GATES = [{"layer": i, "head": j, "scale": 0.5} for i in range(48) for j in range
 def test_the_largest_requests_are_within_the_bounds(body: dict[str, Any]) -> None:
     """What each limit lets through by itself, no bound of the body refuses."""
     scan(json.dumps(body).encode(), BOUNDS)
+
+
+OPTIONS = [f"n{number}" for number in range(MOST_OPTIONS)]
+CHOICES = {"type": "choice", "choices": [{"value": name} for name in OPTIONS]}
+DESCRIBED = {"type": "choice", "criteria": {name: "a" for name in OPTIONS}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"state": "a", "questions": {f"q{n}": DESCRIBED for n in range(MOST_QUESTIONS)}},
+        {"input": "a", "questions": [CHOICES] * MOST_QUESTIONS},
+        {"state": {f"k{n}": n for n in range(MOST_KEYS)}, "questions": {}},
+    ],
+    ids=["TypeSafe", "OpenAI", "a state"],
+)
+def test_all_questions_with_all_options_are_within_the_bounds_of_their_routes(body: Any) -> None:
+    """Those of other routes stay as they are."""
+    written = json.dumps(body, separators=(",", ":")).encode()
+    assert len(written) < LIMITS.max_body_bytes
+
+    scan(written, Bounds.of(LIMITS, ALL_OPTIONS))
+    assert (coded(written) == "too_many_values") == (body["questions"] != {})
 
 
 def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from service.cluster.choose_model import MODELS_HEADER
 from service.pipeline.replica import Replica
 from service.tables.refusals import Refused
 
-OWN, OTHER = "all-MiniLM-L6-v2 / encode 1", "org%2Freranker /reranker encode+rerank "
+OWN = "all-MiniLM-L6-v2 / encode 2026-11-29 1"
+OTHER = "org%2Freranker /reranker encode+rerank 2026-09-15 "
 
 
 @pytest.fixture

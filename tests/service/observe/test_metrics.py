@@ -29,8 +29,8 @@ from tests.replica_internals import bound, slow_down, stalled
 
 Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 
-IDLE_SERIES = 400  # of a replica that was asked nothing, at most
-MOST_SERIES = 1000  # of one whose every route has been asked for all that it takes
+IDLE_SERIES = 420  # of a replica that was asked nothing, at most
+MOST_SERIES = 1100  # of one whose every route has been asked for all that it takes
 ASIDE = {"/docs", "/openapi.json"}  # routes that the document of the API leaves out
 # (method, path, JSON body, status); refused for many reasons, or answered
 TRAFFIC = [

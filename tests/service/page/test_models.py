@@ -15,7 +15,7 @@ pytestmark = NEEDED
 OFFERED = "return !document.getElementById('models').hidden"
 SHOWN = "return [...document.querySelectorAll('#models option')].map((one) => one.textContent)"
 CHOSEN = "return document.querySelector('#models select').selectedOptions[0].textContent"
-MODELS = b"all-MiniLM-L6-v2 / encode 1, another /another encode 1"
+MODELS = b"all-MiniLM-L6-v2 / encode 2026-11-29 1, another /another encode 2026-09-15 1"
 
 
 @pytest_asyncio.fixture

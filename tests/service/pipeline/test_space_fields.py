@@ -162,7 +162,13 @@ def test_every_field_says_what_it_does_to_the_space() -> None:
             assert {*told[1]} == {*fields(body_of(path)["schema"])}, path
 
 
-@pytest.mark.parametrize("path", [path for path, told in ROUTES.items() if told is SCORES])
+# whose question asks first for a head that this model has not; their own tests look at the header
+DECIDE = {route.path for route in api.ROUTES if route.task == "decide"}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path, told in ROUTES.items() if told is SCORES and path not in DECIDE]
+)
 def test_an_answer_of_scores_names_no_space(
     path: str, served: dict[str, Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
