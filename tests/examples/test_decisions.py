@@ -102,7 +102,13 @@ def test_the_readme_states_the_committed_head() -> None:
     assert hashlib.sha256(weights).hexdigest() in README
 
 
-@pytest.mark.parametrize("kind", sentences.SHARES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind == "noul" else pytest.mark.prove)
+        for kind in sentences.SHARES
+    ],
+)
 def test_held_out_answers_are_as_right_as_the_readme_says(agent: laya.Agent, kind: str) -> None:
     """Less a margin, since only a few are asked."""
     (stated,) = re.findall(rf"^\| {kind} \| [\d.]+ \| ([\d.]+) \|", README, re.MULTILINE)
@@ -143,9 +149,12 @@ def test_each_pair_is_of_the_pool_and_one_word_tells_its_states_apart() -> None:
         assert one[first:end] != other[first:other_end] and " " not in one[first:end]
 
 
-def test_the_library_answers_both_states_of_every_pair_rightly(agent: laya.Agent) -> None:
-    """With the committed head."""
-    for pair in pairs.read_pairs():
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.prove)])
+def test_the_library_answers_both_states_of_every_pair_rightly(
+    agent: laya.Agent, step: int
+) -> None:
+    """With the committed head; here of some pairs."""
+    for pair in pairs.read_pairs()[::step]:
         for state, answer in zip(pair["states"], pair["answers"], strict=True):
             asked = agent.system_one(state, {"asked": pair["question"]})["answers"]["asked"]
             assert pairs.best(asked) == answer, pair
