@@ -378,7 +378,7 @@ def near(told: Any, expected: Any) -> None:
     assert told.score == pytest.approx(expected["score"], abs=3e-4)
 
 
-@pytest.mark.client("typesafe-sdk", "synchronous client; zstd")
+@pytest.mark.client("typesafe-sdk", "synchronous client, zstd")
 @pytest.mark.parametrize("compression", ["zstd", False])
 @pytest.mark.parametrize("state", [STATE, "Where is my parcel? " * 70, [{"turn": 1}, "It is late"]])
 async def test_the_synchronous_client_reads_the_answers_of_the_library(
@@ -402,7 +402,7 @@ async def test_the_synchronous_client_reads_the_answers_of_the_library(
     assert legend == dict(enumerate(QUESTIONS["urgency"]["criteria"]))
 
 
-@pytest.mark.client("typesafe-sdk", "asynchronous client; question objects")
+@pytest.mark.client("typesafe-sdk", "asynchronous client, question objects")
 async def test_the_asynchronous_client_reads_them_too(
     theirs: AsyncTypeSafeClient, library: Agent
 ) -> None:
