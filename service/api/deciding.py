@@ -30,7 +30,7 @@ from service.tables.wording.words import Loc, count_noun
 DECISION_CODES = (*ENCODE_CODES, "task_not_found", "model_not_found")  # of routes that decide
 # Objects that a request may hold beside what any may: in one of the APIs each option is one
 ALL_OPTIONS = MOST_QUESTIONS * (MOST_OPTIONS + 1)
-OWN_FACTS = ("reason", "orders", "truncated")  # of an answer, where there is one
+OWN_FACTS = ("reason", "reason_missing", "orders", "truncated")  # of an answer, where it has one
 
 TAGS: Mapping[type, str] = {dict: "<object>", list: "<list>"}  # of the members of the unions below
 by_shape = Discriminator(lambda value: TAGS.get(type(value), "<text>"))

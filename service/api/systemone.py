@@ -213,7 +213,7 @@ def _read_question(name: str, asked: SystemOneQuestion) -> DecisionQuestion:
         name,
         asked.type,
         options,
-        instructions=None if instructions is None else write_json(instructions),
+        instructions=write_json(instructions) if instructions else None,
         labels=labels,
         order=order,
     )

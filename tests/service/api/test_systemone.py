@@ -177,6 +177,14 @@ def test_what_is_not_known_is_ignored_and_null_is_left_out() -> None:
     assert asked.attention and asked.attention.layers == "all"
 
 
+@pytest.mark.parametrize("instructions", ["", [], {}, None])
+def test_empty_instructions_are_none(instructions: Any) -> None:
+    """As the model's library has it: not the text of an empty object."""
+    (question,) = read(asking({**NOUL, "instructions": instructions}))[0].questions
+
+    assert question.instructions is None
+
+
 def choice(criteria: Any, **more: Any) -> dict[str, Any]:
     """A request of a choice."""
     return asking({"type": "choice", "criteria": criteria, **more})
@@ -466,6 +474,16 @@ async def test_own_fields_stand_in_each_answer_and_nowhere_unasked(
     rows = next(iter(asked["attention"]["layers"].values()))
     assert len(rows[0]) == len(QUESTIONS["team"]["criteria"])  # heads, markers, tokens
     assert len(rows[0][0]) == len(asked["attention"]["tokens"])
+
+
+@pytest.mark.client("typesafe-sdk", "a reason that there is none of")
+async def test_one_option_says_why_it_has_no_reason(theirs: AsyncTypeSafeClient) -> None:
+    """Null, and a sentence."""
+    one = {"level": {"type": "score", "instructions": "How?", "criteria": ["only"]}}
+    told = await theirs.system_one("a", one, extra_body={"reason": {"method": "input"}})
+    answer = json.loads(told.raw_http_response.content)["answers"]["level"]
+
+    assert answer["reason"] is None and "one option" in answer["reason_missing"]
 
 
 async def test_a_file_has_the_answers_in_its_metadata_and_the_rows_as_arrays(
