@@ -476,7 +476,6 @@ async def test_own_fields_stand_in_each_answer_and_nowhere_unasked(
     assert len(rows[0][0]) == len(asked["attention"]["tokens"])
 
 
-@pytest.mark.client("typesafe-sdk", "a reason that there is none of")
 async def test_one_option_says_why_it_has_no_reason(theirs: AsyncTypeSafeClient) -> None:
     """Null, and a sentence."""
     one = {"level": {"type": "score", "instructions": "How?", "criteria": ["only"]}}
