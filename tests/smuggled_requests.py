@@ -9,6 +9,8 @@ asks next on that connection (tests/ray/test_smuggled_requests.py). Sources: RFC
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from service.door.coding import zstd
+
 HIDDEN_ID = "hidden"
 MIB = 1024 * 1024
 # HAProxy's buffer holds 128 KiB, and a replica reads up to 256 KiB at a time: where the second
@@ -381,10 +383,17 @@ def early() -> Iterator[Attack]:
         head = request(*lines)
         yield from apart(head, padded(300_000), own=True, name=f"{name}, then another request")
         yield from apart(head, HIDDEN, name=f"{name}, little of it")
-    for path in (b"/none", b"/live", b"/metrics", b"/v1/models"):
+    deciding = b"/v1/systemone", b"/v1/decisions"
+    for path in (b"/none", b"/live", b"/metrics", b"/v1/models", *deciding):
         start = b"POST " + path + b" HTTP/1.1"
         yield from apart(
             *split(sized(body=padded(300_000), start=start)), name=f"POST {path.decode()}"
+        )
+    for path in (b"/v1/encode", *deciding):
+        start, packed = b"POST " + path + b" HTTP/1.1", zstd.compress(GOOD)
+        yield from apart(
+            *split(sized(b"Content-Encoding: zstd", body=packed + HIDDEN, start=start)),
+            name=f"POST {path.decode()}, behind a frame of zstd",
         )
 
 

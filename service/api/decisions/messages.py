@@ -116,15 +116,14 @@ def read_field(item: Mapping[str, Any], name: str, takes: Sequence[Any], place: 
         Refused: it is missing, or something else.
     """
     value, is_type = item.get(name), isinstance(takes[0], type)
+    if value is not None and (isinstance(value, tuple(takes)) if is_type else value in takes):
+        return value
     expected = list_names([TYPES[each] for each in takes]) if is_type else quote_names(takes)
     if value is None:
         detail = f"this field is missing; it takes {expected}"
         raise Refused.at("missing_field", *place, name, detail=detail)
-    if not (isinstance(value, tuple(takes)) if is_type else value in takes):
-        raise not_taken(
-            expected, value, *place, name, code="invalid_type" if is_type else "out_of_range"
-        )
-    return value
+    code = "invalid_type" if is_type else "out_of_range"
+    raise not_taken(expected, value, *place, name, code=code)
 
 
 def not_taken(expected: str, value: Any, *place: str | int, code: str = "invalid_type") -> Refused:
