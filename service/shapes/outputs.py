@@ -92,6 +92,16 @@ class MultiVector(Wire):
     filled up, and documents have no vector for the tokens of the checkpoint's skiplist."""
 
 
+class ScoreReason(Wire):
+    """How to tell which input tokens or words a score rests on."""
+
+    method: Literal["input"] = "input"
+    """Exact shares of what enters the model, with attention, the divisors of norms and activations
+    kept as they were: with `rest` they sum to the score."""
+    level: Level = "word"
+    """Whether each token has a share, or each word: the sum of its tokens' shares."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entailment:
     """The logits of each pair, by which its first text entails the second or does not."""

@@ -113,11 +113,21 @@ def best_labels(
     """
     columns = zip(arrays["labels"].tolist(), short_numbers(arrays["scores"]), strict=True)
     rows = [{"label": names[label], "score": score} for label, score in columns]
+    labelled = labelled_tokens(facts, level, len(rows))
+    return Labels([None if token is None else rows[token] for token in labelled])
+
+
+def labelled_tokens(facts: Mapping[str, Any], level: str, tokens: int) -> list[int | None]:
+    """Return the token that each label is of: None for a special one, or each word's first.
+
+    Args:
+        facts: fields of the sequence's tokens.
+        tokens: how many there are.
+    """
     if level == "word":
-        return Labels([rows[token] for token in _first_tokens(facts)])
-    special = facts["special"] or [False] * len(rows)
-    tokens = zip(rows, special, strict=True)
-    return Labels([None if is_special else row for row, is_special in tokens])
+        return [*_first_tokens(facts)]
+    special = facts["special"] or [False] * tokens
+    return [None if is_special else token for token, is_special in enumerate(special)]
 
 
 def _first_tokens(facts: Mapping[str, Any]) -> list[int]:

@@ -11,7 +11,15 @@ from service.pipeline.write import answer
 from service.shapes.answer import Answer
 from service.shapes.ask import Ask
 from service.shapes.inputs import Attention, Floats, Gates, Inputs, SweepField, Texts
-from service.shapes.outputs import Classify, LabelTokens, MultiVector, Pooled, Sparse, Wanted
+from service.shapes.outputs import (
+    Classify,
+    LabelTokens,
+    MultiVector,
+    Pooled,
+    ScoreReason,
+    Sparse,
+    Wanted,
+)
 from service.tables.wording.wire import Integers
 
 # A field that is true, false or an object with options
@@ -60,6 +68,9 @@ class EncodeRequest(Ask):
     multi_vector: MultiVectorField = False
     """Whether to answer a vector for each token that is kept, of inputs read as documents or as
     queries; "multi_vector" in `tasks`."""
+    reason: ScoreReason | None = None
+    """With `classify` or `label_tokens`: which input tokens or words the best class's logit rests
+    on, less the next one's, or each best label's. Without `sweep` and `patch`."""
     prompt_name: str | None = None
     """The checkpoint's prompt that goes before each text; left out: the task's instruction or,
     without one, `default_prompt_name` of GET /info."""

@@ -20,6 +20,8 @@ from service.pipeline.find.selection import select_attention
 from service.pipeline.worker import Workers
 from service.pipeline.write.precisions import quantize
 from service.questions.encode import EncodeRequest, maps, why
+from service.questions.encode.reason import InputReasons, check_reason, choose_every_unit
+from service.questions.reasons import weigh_reason
 from service.shapes.answer import AnswerItem, Array
 from service.shapes.ask import Custom
 from service.shapes.inputs import Floats, numbered_items, sweep_of
@@ -66,11 +68,13 @@ class Encode:
         if wanted:
             tasks, role = resolver.tasks(wanted), resolver.role(wanted, ask.role)
             outputs = replace(outputs, task_heads=tuple([task.head for task in tasks]))
+        self._wanted = wanted
+        self._explained = check_reason(ask, tasks) if ask.reason else None
         self._copies: Copies | None = None
         if sweep := sweep_of(ask.sweep):
             self._copies = Copies(sweep, outputs, len(ask.inputs), resolver, tokens=False)
         located = any([item.spans for _, item in numbered_items(ask.inputs)])
-        shows_tokens = bool(located or ask.tokens or ask.layers or attention)
+        shows_tokens = bool(located or ask.tokens or ask.layers or attention or ask.reason)
         # vectors alone, which is the usual request, are priced fast
         self._is_plain = not (shows_tokens or tasks or self._copies)
         self._side = Side(
@@ -108,15 +112,20 @@ class Encode:
             parts = Parts([span.tokens for span in located], self._span_pooling)
             works[index].outputs = works[index].outputs.asking(parts)
         step, tiles = Step(works), None
+        reasons = await self._explain(works) if self._explained else None
         if attention and attention.form == "why":
             tiles, step = await why.carry_scores(works, resolver)
         elif self._copies:
             step = await self._copies.step(works)
+        elif reasons:
+            step = reasons.step()
 
         async def make_items() -> Iterable[AnswerItem]:
             """Return an item for each input, computed when it is read."""
             return (
-                self._make_item(index, work, spans.get(index), tiles[index] if tiles else None)
+                self._make_item(
+                    index, work, spans.get(index), tiles[index] if tiles else None, reasons
+                )
                 for index, work in enumerate(works)
             )
 
@@ -126,8 +135,17 @@ class Encode:
             size = number * _count_numbers(self._side.outputs.pooling, config.width)
             price = Price({"pooled": size * len(works)}, layout, arrays=len(works))
         else:
-            price = weigh_answer(works, config, layout, number)
+            shares = sum(map(weigh_reason, works)) if reasons else 0
+            price = weigh_answer(works, config, layout, number, shares)
         return Plan(step, price, make_items)
+
+    async def _explain(self, works: Sequence[Work]) -> InputReasons | None:
+        """Return what explains the scores of the inputs, where asked for."""
+        if self._ask.reason is None or self._explained is None:
+            return None
+        units = await choose_every_unit(self._ask.reason, works, self._side.at)
+        inputs = self._side.inputs
+        return InputReasons(self._explained, self._wanted, inputs, works, units, self._resolver)
 
     @property
     def _span_pooling(self) -> Pooling:
@@ -162,18 +180,26 @@ class Encode:
         )
 
     def _make_item(
-        self, index: int, work: Work, spans: Sequence[Span] | None, tiles: Sequence[Work] | None
+        self,
+        index: int,
+        work: Work,
+        spans: Sequence[Span] | None,
+        tiles: Sequence[Work] | None,
+        reasons: InputReasons | None,
     ) -> AnswerItem:
         """Return the item of one input: its facts, and its arrays in the request's formats.
 
         Args:
             spans, tiles: its parts, and the works that explain its scores, where asked for.
+            reasons: of all inputs.
         """
         cast, result, facts = partial(cast_array, dtype=self._ask.dtype), work.result, work.shown
         if spans:
             facts["spans"] = [span.facts() for span in spans]
         if self._copies:
             facts["sweep"] = self._copies.moved(index, result)
+        if reasons:
+            facts["reason"] = reasons.tell(index)
         made = {
             name: cast(array) if name in REAL_ARRAYS else array
             for name, array in result.task.items()
@@ -220,12 +246,14 @@ def weigh_answer(
     config: EncoderConfig,
     layout: Layout,
     number: int = SINGLE,
+    shares: int = 0,
 ) -> Price:
     """Return the bytes of memory that the answer to a request for these works takes.
 
     Args:
         layout: how the arrays are written.
         number: bytes of a number, outside attention.
+        shares: bytes of what scores rest on.
     """
     outputs, width = works[0].outputs, config.width
     lengths = list(map(len, works))  # counted once: there may be thousands
@@ -246,6 +274,7 @@ def weigh_answer(
         "layers": rows * len(outputs.hidden),
         "task": sum([n * head.count_bytes(tokens, number) for (head, tokens), n in tasks.items()]),
         "sweep": DOUBLE * sum(work.outputs.swept for work in works),
+        "shares": shares,
     }
     arrays = len(works) * (INPUT_ARRAYS + len(outputs.hidden) + 2 * len(outputs.task_heads))
     for (probe, tokens), count in probes.items():
