@@ -125,7 +125,7 @@ REFUSALS: dict[str, RefusalKind] = {
     "patch_mismatch": RefusalKind(422, "A patch takes values from an input of another length."),
     "span_empty": RefusalKind(422, "A span of a text holds no token."),
     "similarity_not_explainable": RefusalKind(
-        422, "The model's vectors or scores are no sums over tokens, so they have no shares of tokens."
+        422, "The model's vectors or scores are no sums over tokens, and have no shares of them."
     ),
     "deadline_unreachable": RefusalKind(
         422,
