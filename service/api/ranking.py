@@ -1,9 +1,9 @@
 """Ranking of documents in any API: the native request for it, and the ranked answer."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from service.questions.encode import EncodeRequest
 from service.shapes.answer import Answer, Array
 from service.shapes.ask import Custom, Documents
 from service.shapes.call import ENCODE_CODES, ModelFacts
+from service.shapes.outputs import ScoreReason
 from service.shapes.price import Layout
 from service.tables.refusals import Refused
 from service.tables.wording.wire import ForeignRequest
@@ -78,6 +79,7 @@ def ranking_request(
     model: str | None = None,
     most_of_text: int | None = None,
     most: int | None = None,
+    reason: ScoreReason | None = None,
 ) -> tuple[EncodeRequest, Custom]:
     """Return the native request to rank texts by how well each answers a query.
 
@@ -87,6 +89,7 @@ def ranking_request(
         layout: how the answer is written; see `echo_layout`.
         most_of_text: how many of a text's first tokens are read; None: all.
         truncate, most: of a pair, as in Custom.
+        reason: how to tell what each score rests on; None: not at all.
 
     Raises:
         Refused: there is no text, the query or the instruction is too long for so many texts, or
@@ -111,6 +114,7 @@ def ranking_request(
         model=model,
         prompt_name=ranking.prompt_name,
         pooled=False,
+        reason=reason,
     )
     custom = Custom(
         layout,
@@ -143,11 +147,13 @@ class RankedText(NamedTuple):
     Args:
         place: its index in the request.
         text: the text, if the answer repeats it.
+        reason: what its logit rests on, if asked for.
     """
 
     place: int
     score: float
     text: str | None
+    reason: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +173,8 @@ class RankingCall(JSONCall):
 
     def best(self, encoded: Answer) -> Iterator[RankedText]:
         """Yield the texts, best first; ties keep their order."""
-        classes = [of_kind(item.tasks, Classes) for item in encoded.items]
+        items = [*encoded.items]
+        classes = [of_kind(item.tasks, Classes) for item in items]
         logits = np.array([pair.logits[0] for pair in classes], dtype=np.float32)
         order = np.argsort(-logits, kind="stable")[: self.most]
         scores = logits if self.scored == "logits" else sigmoid(logits)
@@ -176,7 +183,8 @@ class RankingCall(JSONCall):
             is_identity = np.array_equal(own, logits)
             scores = scores if self.scored == "bounded" and is_identity else own
         for place, score in zip(order.tolist(), short_numbers(scores[order]), strict=True):
-            yield RankedText(place, score, self.texts[place] if self.texts else None)
+            text = self.texts[place] if self.texts else None
+            yield RankedText(place, score, text, items[place].facts.get("reason"))
 
 
 def sigmoid(logits: Array) -> Array:

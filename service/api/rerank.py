@@ -30,6 +30,7 @@ from service.observe.families import OF_TEXT
 from service.shapes.answer import Answer, Each
 from service.shapes.call import Api, Example, ModelFacts, Reply, RequestHead
 from service.shapes.inputs import Documents
+from service.shapes.outputs import ScoreReason
 from service.tables.refusals import Refused
 
 DOCUMENTS_KEY = re.compile(rb'"documents"\s*:')  # a key, as a quote in a string has a backslash
@@ -59,6 +60,9 @@ class RerankRequest(InstructedRequest):
     """Whether a query and a document of more than `max_tokens` tokens together are cut, the longer
     first, on the side that tokenizer_config.json names, else on the right; false: they are
     refused; left out or null: `auto_truncate` of GET /info."""
+    reason: ScoreReason | None = None
+    """Our own: which tokens or words of the query and of the document each result's logit rests on,
+    as `reason` of its result."""
     texts: None = None
     """TEI's name of the documents, which goes without this one."""
     truncate_prompt_tokens: MostTokens | None = None
@@ -86,7 +90,11 @@ class RerankCall(RankingCall):
         best, usage = list(self.best(encoded)), count_usage(encoded)
         scores = [{"index": one.place, "relevance_score": one.score} for one in best]
         rows = (
-            score if ranked.text is None else {**score, "document": {"text": ranked.text}}
+            {
+                **score,
+                **({} if ranked.text is None else {"document": {"text": ranked.text}}),
+                **({} if ranked.reason is None else {"reason": ranked.reason}),
+            }
             for ranked, score in zip(best, scores, strict=True)
         )
         told = {
@@ -142,6 +150,7 @@ def _parse(
         most_of_text=request.max_tokens_per_doc,
         most=request.truncate_prompt_tokens,
         layout=echo_layout(body, request.query, returned, request.top_n),
+        reason=request.reason,
     )
     scored = request.choose_scores("own")
     return RerankCall(
@@ -166,7 +175,7 @@ def problem(refused: Refused, request_id: str) -> Reply:
 API = Api(
     "Rerank (Jina, Cohere)",
     problem,
-    body_codes=RANKING_CODES,
+    body_codes=(*RANKING_CODES, "similarity_not_explainable"),
     document="https://docs.cohere.com/reference/rerank",
 )
 _route = partial(

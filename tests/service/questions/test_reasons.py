@@ -137,6 +137,24 @@ async def test_a_single_class_has_a_logit_and_no_margin(told: Told) -> None:
     assert total(reason) == pytest.approx(logit, abs=CLOSE)
 
 
+async def test_each_result_of_a_ranking_has_what_its_logit_rests_on(told: Told) -> None:
+    """By words of the query and of its own document, whatever makes the score of the logit."""
+    query, documents = "Is it well?", ["All is well", "Unbelievable", "It is hungry"]
+    asked = {"query": query, "documents": documents, "reason": {}}
+    for path in ("/v1/rerank", "/v2/rerank"):
+        plain = await told.of["reranker"].http.post(path, json={**asked, "reason": None})
+        answer = await told.of["reranker"].http.post(path, json=asked)
+
+        for row, other in zip(answer.json()["results"], plain.json()["results"], strict=True):
+            logit = float(told.logits("reranker", query, documents[row["index"]])[0])
+            reason = row.pop("reason")
+            assert row == other
+            assert reason["logit"] == pytest.approx(logit, abs=CLOSE)
+            assert total(reason) == pytest.approx(logit, abs=CLOSE)
+            read = [unit["text"] for unit in reason["units"] if unit["segment"] == 1]
+            assert read == documents[row["index"]].split()
+
+
 async def test_each_label_has_its_strongest_units(told: Told) -> None:
     """Of tokens or of words; special tokens have no label."""
     logits = told.logits("tagger", TEXT)
