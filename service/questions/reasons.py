@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from model.decider import Decider
 from model.maps.units import Units
 from model.probes import Readout
 from model.probes.frozen_heads import LinearHead, check_linear
 from model.similarity import NotLinear
-from model.task_heads import Decider
 from service.pipeline.cost import SINGLE
 from service.pipeline.find.resolver import Resolver
 from service.pipeline.write.task_answers import short_numbers
