@@ -1,6 +1,7 @@
 // What the page shows, kept in the address behind the # so that it can be sent to a colleague.
 // Opening such an address fills the boxes; nothing is sent before the reader presses Show.
 
+import { KINDS } from "./decide.js";
 import { CHOICES as EVIDENCE } from "./evidence.js";
 import { ORDERS } from "./overview.js";
 
@@ -16,7 +17,7 @@ const CHOICES = {
   by: ["layer", "input"],
   ...EVIDENCE,
 };
-const TOGETHER = ["compare", "pair", "evidence"];
+const TOGETHER = ["compare", "pair", "evidence", "decide"];
 
 export const PAIR = /^pair (\d+) (\d+)$/;
 /** Tells whether an order is one that is asked of the service; its name stands in the address. */
@@ -29,14 +30,16 @@ export function read() {
   for (const name of Object.keys(VIEW)) if (CHOICES[name].includes(fields.get(name))) view[name] = fields.get(name);
   const order = fields.get("order") ?? "place";
   const heads = [...new Set((fields.get("heads") ?? "").match(/L\d+H\d+/g))].slice(0, MOST_HEADS);
-  return { text: fields.get("text") ?? "", other: fields.get("other") ?? "", together: TOGETHER.find((name) => name === fields.get("together")) ?? "compare", heads, view, order: Object.hasOwn(ORDERS, order) || found(order) ? order : "place" };
+  const question = { kind: Object.keys(KINDS).find((kind) => kind === fields.get("kind")) ?? "choice", options: fields.get("options") ?? "" };
+  return { text: fields.get("text") ?? "", other: fields.get("other") ?? "", ...question, together: TOGETHER.find((name) => name === fields.get("together")) ?? "compare", heads, view, order: Object.hasOwn(ORDERS, order) || found(order) ? order : "place" };
 }
 
 /** Keeps what is shown in the address. */
-export function write({ text, other, together, heads, view, order }) {
+export function write({ text, other, together, kind, options, heads, view, order }) {
   const fields = new URLSearchParams({ text });
   if (other) fields.set("other", other);
-  if (other && together !== "compare") fields.set("together", together);
+  if (together === "decide") for (const [name, value] of Object.entries({ together, kind, options })) fields.set(name, value);
+  else if (other && together !== "compare") fields.set("together", together);
   if (heads.length) fields.set("heads", heads.join(","));
   for (const [name, value] of Object.entries(view)) if (value !== VIEW[name]) fields.set(name, value);
   if (order !== "place") fields.set("order", order);

@@ -10,9 +10,11 @@ export const useKey = (value) => (key = value);
 /** What the service refused, in its own words. */
 export class Refused extends Error {
   constructor(status, problem) {
-    super(problem.detail || problem.title || `The service answered ${status}.`);
+    const { detail } = problem, [fault] = Array.isArray(detail) ? detail : [{ msg: detail, type: problem.code, loc: [] }]; // TypeSafe's API lists faults
+    super(fault.msg || problem.title || `The service answered ${status}.`);
     this.status = status;
-    this.code = problem.code;
+    this.code = fault.type;
+    this.loc = fault.loc;
   }
 }
 

@@ -92,10 +92,12 @@ export function folded(title, fill) {
 
 export const fixed = (value, digits = 4) => (value === null || Number.isNaN(value) ? "\u2013" : value.toFixed(digits));
 
-// One ramp of lightness, from the paper's to a strong blue-green: it reads without hue.
+// One ramp of lightness, from the paper's to a strong blue: it reads without hue. What is less than nothing has its own, in orange.
 
 const LIGHT = [[255, 255, 255], [199, 220, 240], [108, 168, 210], [33, 104, 168], [8, 41, 92]];
 const DARK = [[20, 24, 30], [27, 58, 97], [44, 107, 163], [110, 176, 219], [233, 246, 255]];
+const LESS_LIGHT = [[255, 255, 255], [252, 221, 193], [246, 172, 107], [214, 108, 28], [120, 50, 5]];
+const LESS_DARK = [[20, 24, 30], [87, 50, 20], [156, 87, 31], [226, 154, 88], [255, 240, 225]];
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -111,12 +113,12 @@ function colour(share, ramp) {
   return ramp[low].map((from, i) => Math.round(from + (ramp[low + 1][i] - from) * (place - low)));
 }
 
-/** Returns the colour of a share on paper. */
-export const printed = (share) => `rgb(${colour(share, LIGHT).join(",")})`;
+/** Returns the colour of a share on paper, from -1 to 1. */
+export const printed = (share) => `rgb(${colour(Math.abs(share), share < 0 ? LESS_LIGHT : LIGHT).join(",")})`;
 
-/** Colours a cell of a table, with ink that can be read on it; in the reader's theme, also of a page that is kept. */
+/** Colours a cell of a table by a share from -1 to 1, with ink that can be read on it; in the reader's theme, also of a page that is kept. */
 export function shade(element, share) {
-  const both = [LIGHT, DARK].map((ramp) => colour(share, ramp));
+  const both = (share < 0 ? [LESS_LIGHT, LESS_DARK] : [LIGHT, DARK]).map((ramp) => colour(Math.abs(share), ramp));
   element.style.background = `light-dark(${both.map((channels) => `rgb(${channels.join(" ")})`)})`;
   element.style.color = `light-dark(${both.map((channels) => (luminance(...channels) > 0.179 ? "#000" : "#fff"))})`;
 }

@@ -83,7 +83,7 @@ function standalone(texts) {
   swap(copy, "label:has(input)", (label) => make("span", {}, `${label.firstChild.textContent}: ${label.querySelector("input").value}`));
   swap(copy, ".steps", (list) => make("h3", {}, list.querySelector("[aria-current]").textContent));
   for (const details of copy.querySelectorAll("details")) details.children.length > 1 ? (details.open = true) : details.remove();
-  for (const button of copy.querySelectorAll(".lines button")) button.replaceWith(make("span", { className: button.ariaPressed === "true" ? "chosen" : "" }, ...button.childNodes));
+  for (const button of copy.querySelectorAll(":is(.lines, .options) button")) button.replaceWith(make("span", { className: button.ariaPressed === "true" ? "chosen" : "" }, ...button.childNodes));
   for (const row of copy.querySelectorAll("table:has(td > button) tr")) row.lastChild.remove();
   for (const control of copy.querySelectorAll("button, .more, .help")) control.remove();
   for (const said of copy.querySelectorAll(".value")) said.textContent = "Queries down, keys across.";

@@ -74,8 +74,7 @@ function matrix({ map: { names, values } }) {
 /** The parts of a row's scores, down: what adds to a score in the colours of shares, what takes from it in their opposite. */
 function why({ row, keys, parts }) {
   const values = parts.flatMap(({ scores }) => scores), most = Math.max(...values.map(Math.abs));
-  const less = (share) => `rgb(255,${Math.round(255 - 135 * share)},${Math.round(255 - 195 * share)})`;
-  const { notes, ...drawn } = grid(parts.map(({ name }) => name), keys, "parts", values.map((value) => value !== null && (value < 0 ? less(-value / most) : printed(value / most))));
+  const { notes, ...drawn } = grid(parts.map(({ name }) => name), keys, "parts", values.map((value) => value !== null && printed(value / most)));
   return { ...drawn, notes: [`What each part adds to the scores of ${short(row)}, less its mean: blue up to ${most.toFixed(1)}, orange down to -${most.toFixed(1)}.`, ...notes], scaled: false };
 }
 

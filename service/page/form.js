@@ -1,35 +1,46 @@
 // The form: the texts, what they are to each other, and examples of them.
 
 import { at, button } from "./dom.js";
+import * as decide from "./decide.js";
 import { EXAMPLE } from "./evidence.js";
 
-// The second is drawn at first sight; each is compared, if it has two texts, but for the last
-const EXAMPLES = [
+// The second is drawn at first sight; each is compared, if it has two texts, but for the last two
+const COMPARED = [
   ["All is well", ""],
   ["A dog ate the food because it was hungry", "A dog ate the food because it was tasty"],
   ["The animal didn't cross the street because it was too tired", "The animal didn't cross the street because it was too wide"],
   EXAMPLE,
 ].map(([text, other]) => ({ text, other, together: text === EXAMPLE[0] ? "evidence" : "compare" }));
+const EXAMPLES = [...COMPARED, decide.EXAMPLE];
 export const FIRST = EXAMPLES[1];
 
 const together = () => document.querySelector("input[name=together]:checked").value;
 
 /** What the form holds. */
-export const read = () => ({ text: at("text").value, other: at("other").value, together: together() });
+export const read = () => ({ text: at("text").value, other: at("other").value, together: together(), kind: at("kind").value, options: at("options").value });
 
-export function fill({ text, other, together }) {
+export function fill({ text, other, together, kind = "choice", options = "" }) {
   at("text").value = text;
   at("other").value = other;
+  at("kind").value = kind;
+  at("options").value = options;
   document.querySelector(`input[name=together][value=${together}]`).checked = true;
   label();
 }
 
 /** Calls the texts what they are to each other. */
 function label() {
-  const evidence = together() === "evidence";
-  document.querySelector("label[for=text]").textContent = evidence ? "Query" : "Text";
-  document.querySelector("label[for=other]").textContent = evidence ? "Document" : "Other text";
+  const evidence = together() === "evidence", deciding = together() === "decide";
+  document.querySelector("label[for=text]").textContent = evidence ? "Query" : deciding ? "State" : "Text";
+  document.querySelector("label[for=other]").textContent = evidence ? "Document" : deciding ? "Question" : "Other text";
+  document.querySelector("label[for=options]").textContent = decide.KINDS[at("kind").value];
   at("other").rows = evidence ? 8 : 2;
+  at("question").hidden = !deciding;
+}
+
+/** Offers to decide, where the model has a task for it. */
+export function offer(tasks) {
+  for (const element of document.querySelectorAll(".deciding")) element.hidden = !["decide", "zero_shot"].some((task) => tasks.includes(task));
 }
 
 /** Makes it work; `show` is called when the reader presses Show, or an example. */
@@ -38,7 +49,7 @@ export function open(show) {
     event.preventDefault();
     show();
   };
-  for (const radio of document.getElementsByName("together")) radio.onchange = label;
+  for (const control of [...document.getElementsByName("together"), at("kind")]) control.onchange = label;
   for (const box of [at("text"), at("other")]) {
     for (const event of ["focus", "click"]) box.addEventListener(event, () => FIRST[box.id] === box.value && box.select(), { once: true }); // who writes, writes over it
   }
@@ -46,7 +57,7 @@ export function open(show) {
     const { text, other, together } = example;
     const swapped = other && ` / ${other.split(" ").at(-1)}`; // the source texts' pairs differ in their last word
     const act = () => (fill(example), at("ask").requestSubmit());
-    at("examples").append(button(together === "evidence" ? text : text + swapped, act));
+    at("examples").append(button(together === "compare" ? text + swapped : together === "decide" ? other : text, act, together === "decide" ? { className: "deciding", hidden: true } : {}));
   }
   document.querySelector("button[type=submit]").disabled = false;
 }

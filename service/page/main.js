@@ -9,6 +9,7 @@ import { open } from "./session.js";
 import { tell, wait } from "./said.js";
 import * as address from "./address.js";
 import * as alike from "./alike.js";
+import * as decide from "./decide.js";
 import * as dominance from "./dominance.js";
 import * as evidence from "./evidence.js";
 import * as exports from "./exports.js";
@@ -48,6 +49,7 @@ async function introduce() {
     at("model").textContent = `${info.model}: ${info.layers} layers of ${info.heads} heads, width ${info.width}`;
     Object.assign(told, { model: true, tasks: info.tasks ?? [] });
     told.ranks(told.tasks);
+    form.offer(told.tasks);
     models.offer(at("models"), info);
   } catch (error) {
     failed(error);
@@ -65,12 +67,14 @@ async function show(given = form.read(), kept = true) {
   useKey(at("key").value);
   if (!told.model) introduce();
   const { text, other } = shown, pair = other && shown.together === "pair";
+  for (const output of at("ask").querySelectorAll("output.said")) output.remove();
   if (!text) return say("Enter a text first.", true);
   if (shown.together === "evidence" && !other) return say("Enter a document first.", true);
   if (kept) address.write(shown);
   say("Loading\u2026");
+  for (const id of ["evidence", "decide"]) if (id !== shown.together) at(id).replaceChildren();
   if (shown.together === "evidence") return mark(turn);
-  at("evidence").replaceChildren();
+  if (shown.together === "decide") return instead(turn, "decide", decide.find(shown, told.tasks), decide.draw, (section) => section.replaceChildren());
   const began = performance.now();
   Object.assign(shown, { of: "text", alike: null, compared: !!other && !pair });
   if (!shown.compared) hideAlike();
@@ -96,16 +100,22 @@ async function show(given = form.read(), kept = true) {
 
 /** Marks in the document what carries its score for the query. */
 async function mark(turn) {
-  const { text, other, view } = shown, section = at("evidence"), began = performance.now();
+  const { text, other, view } = shown;
+  await instead(turn, "evidence", evidence.find(text, other, view, told.tasks), (section, found) => evidence.draw(section, found, view, remark), (section) => evidence.clear(section, view, remark));
+}
+
+/** Draws a view in the place of the heads. */
+async function instead(turn, name, asking, draw, clear) {
+  const { text } = shown, section = at(name), began = performance.now();
   forget();
   hideAlike();
-  const draw = (found) => {
-    evidence.draw(section, found, view, remark);
-    exports.drawWhole(at("exports"), () => ({ texts: [text], answers: { highlight: found.answer } }));
-    say(`${found.answer.usage.tokens} tokens, ${Math.round(performance.now() - began)} ms.`);
+  const drawn = (found) => {
+    draw(section, found);
+    const { answer: { usage } } = found, saved = name === "evidence" ? "highlight" : name;
+    exports.drawWhole(at("exports"), () => ({ texts: [text], answers: { [saved]: found.answer } }));
+    say(`${usage.tokens ?? usage.input_tokens} tokens, ${Math.round(performance.now() - began)} ms.`);
   };
-  const clear = () => (evidence.clear(section, view, remark), say(""));
-  await fill(section, () => turn === asked, evidence.find(text, other, view, told.tasks), draw, clear);
+  await fill(section, () => turn === asked, asking, drawn, () => (clear(section), say("")));
 }
 
 /** Draws a part of the page once its answer comes, or why it does not, while it is `wanted`. */
@@ -118,7 +128,7 @@ async function fill(section, wanted, asking, draw, clear) {
   } catch (error) {
     if (!wanted()) return;
     clear();
-    failed(error, section);
+    failed(error, at(decide.boxOf(error)) ?? section);
   }
   section.ariaBusy = "false";
   at("views").hidden = false;
