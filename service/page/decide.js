@@ -52,7 +52,7 @@ export function draw(section, { request, answer }) {
   refill(section, make("h2", {}, "Decision"), ...decision(told, options),
     bars(options, told.attention && ((one) => look.replaceChildren(...looked(told.attention, one)))),
     make("p", { className: "note" }, told.attention ? "Press an option to see what it looked at." : "Nobody has calibrated this model's probabilities."), look,
-    make("h3", {}, "What it rests on"), ...(told.reason ? rests(told.reason, request.state, calls) : [make("p", { className: "note" }, "There is no other option that it could be told from.")]),
+    make("h3", {}, "What it rests on"), ...(told.reason ? rests(told.reason, request.state, calls) : [make("p", { className: "note" }, `Nothing to compare: ${told.reason_missing}.`)]),
     make("p", {}, button("Copy curl", ({ target }) => copyCurl(target, "v1/systemone", request))), box);
 }
 

@@ -217,7 +217,8 @@ async def test_one_level_has_nothing_to_be_told_from(browser: Page, decider: str
 
     assert await browser.run(BARS) == [["0: now", "1.0000", 100]]
     said = await browser.run("return document.getElementById('decide').innerText")
-    assert "There is no other option that it could be told from." in said
+    answer = await told(decider, "score", ["now"])
+    assert answer["reason"] is None and f"{answer['reason_missing']}." in said
 
 
 @pytest.mark.parametrize(
