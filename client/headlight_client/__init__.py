@@ -21,12 +21,22 @@ from headlight_client.answers import (
     Why,
 )
 from headlight_client.call import AsyncClient
+from headlight_client.decided import (
+    Decision,
+    Decisions,
+    LeftOut,
+    Orders,
+    Reason,
+    ReasonPart,
+    Share,
+)
 from headlight_client.errors import Fault, HeadlightError, ModelChanged, NoAnswer, RequestRefused
 from headlight_client.evidence import Control, Evidence, Highlight, Highlighted
 from headlight_client.heads import Heads
 from headlight_client.inputs import (
     AttendOptions,
     ComparisonOptions,
+    DecideOptions,
     ExplainOptions,
     HighlightOptions,
     Input,
@@ -51,6 +61,9 @@ __all__ = [
     "Compared",
     "ComparisonOptions",
     "Control",
+    "DecideOptions",
+    "Decision",
+    "Decisions",
     "Dominance",
     "Edges",
     "Encoded",
@@ -67,18 +80,23 @@ __all__ = [
     "Item",
     "Judged",
     "LabelOptions",
+    "LeftOut",
     "ModelChanged",
     "NoAnswer",
     "Options",
+    "Orders",
     "Pairs",
     "Picture",
     "Rank",
     "RankOptions",
     "Ranked",
+    "Reason",
+    "ReasonPart",
     "RequestRefused",
     "Score",
     "ScoreOptions",
     "Scored",
+    "Share",
     "Similar",
     "Space",
     "Span",

@@ -2,8 +2,8 @@
 
 AsyncClient   encode     all at once; every request of a job, joined
               stream     request by request, at a memory that does not grow with the job
-              maxsim, similarity, highlight, rerank, classify, heads, explain, attend,
-              space, check_space, info, ask
+              maxsim, similarity, highlight, rerank, classify, decide, heads, explain,
+              attend, space, check_space, info, ask
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import Any, Self, Unpack
 
 from headlight_client.answers import Compared, Encoded, Kind, Scored
 from headlight_client.connection import JSON, Connection
+from headlight_client.decided import Decisions, read_decisions
 from headlight_client.errors import NoAnswer, RequestRefused
 from headlight_client.evidence import Highlighted, read_highlighted
 from headlight_client.formats import read_json, write_json
@@ -22,6 +23,7 @@ from headlight_client.heads import Heads
 from headlight_client.inputs import (
     AttendOptions,
     ComparisonOptions,
+    DecideOptions,
     ExplainOptions,
     HighlightOptions,
     Input,
@@ -53,6 +55,7 @@ from headlight_client.spaces import (
 # Codes of requests refused for their size before any work: half of one may pass
 TOO_LARGE = {"body_too_large", "too_many_tokens", "batch_too_large"}
 TOO_LARGE |= {"attention_too_large", "answer_too_large"}
+WEIGHTS_HEADER = "x-headlight-weights"  # of every answer: the digest of what computed it
 
 Progress = Callable[[int, int], None]  # called with the inputs done, and all
 
@@ -119,12 +122,18 @@ class AsyncClient:
         Raises:
             RequestRefused, NoAnswer: as `encode`.
         """
+        answer, _ = await self._ask(path, body, deadline)
+        return answer
+
+    async def _ask(
+        self, path: str, body: Mapping[str, Any] | None, deadline: float | None
+    ) -> tuple[Any, Mapping[str, str]]:
+        """Send a request as `ask`; return the JSON and the headers."""
         content = None if body is None else write_json(body)
-        answer = await self._connection.send(
-            path, content, self._connection.end_time(deadline), JSON
-        )
+        end = self._connection.end_time(deadline)
+        answer = await self._connection.send(path, content, end, JSON)
         try:
-            return read_json(answer)
+            return read_json(answer.content), answer.headers
         except ValueError as error:
             raise NoAnswer(f"{self.url} is not a Headlight service") from error
 
@@ -246,7 +255,7 @@ class AsyncClient:
         body = {"query": to_item(query), "documents": [*map(to_item, documents)]}
         end = self._connection.end_time(deadline)
         answer = await self._connection.send("/v1/maxsim", write_json({**options, **body}), end)
-        return read_answer(Scored, answer)
+        return read_answer(Scored, answer.content)
 
     async def similarity(
         self,
@@ -366,6 +375,33 @@ class AsyncClient:
         answer = await self.ask("/v1/classify", {**options, **body}, deadline=deadline)
         return read_classified(answer)
 
+    async def decide(
+        self,
+        state: str | Mapping[str, Any] | Sequence[Any],
+        questions: Mapping[str, Mapping[str, Any]],
+        *,
+        deadline: float | None = None,
+        **options: Unpack[DecideOptions],
+    ) -> Decisions:
+        """Answer questions about a state with probabilities, in one request.
+
+        Args:
+            state: a text or JSON; of a list, a cut keeps the end.
+            questions: by name, as of POST /v1/systemone: each with its type, such as "choice", its
+                instructions and its criteria.
+            deadline: seconds for the call; default: patience_seconds.
+
+        Raises:
+            RequestRefused, NoAnswer: as `encode`.
+            TypeError: questions that are not by name, or an unknown option.
+        """
+        check_options(options, DecideOptions)
+        if not isinstance(questions, Mapping):
+            raise TypeError("questions must be a mapping from their names")
+        body = {**options, "state": state, "questions": questions}
+        answer, headers = await self._ask("/v1/systemone", body, deadline)
+        return read_decisions(answer, headers.get(WEIGHTS_HEADER))
+
     async def _read_limits(self, until: float | None) -> Limits:
         """Return the service's limits, which are requested once; `until` is as of `_send`."""
         if self._connection.limits is None:
@@ -380,12 +416,12 @@ class AsyncClient:
         """Send a request, or its halves where it is too large, and return the joined answer."""
         end = self._connection.end_time(None) if until is None else until
         try:
-            body = await self._connection.send(path, request.body, end)
+            answer = await self._connection.send(path, request.body, end)
         except RequestRefused as refused:
             if refused.code not in TOO_LARGE or len(request) < 2 or request.whole:
                 raise refused.shift_input_index(request.first) from None
         else:
-            return read_answer(kind, body)
+            return read_answer(kind, answer.content)
         halves = [
             await self._request_answer(kind, path, half, until) for half in request.split_in_half()
         ]

@@ -51,8 +51,8 @@ class Connection:
 
     async def send(
         self, path: str, body: bytes | None, until: float, accept: str = SAFETENSORS
-    ) -> bytes:
-        """Send a request, again after pauses until a monotonic time; return the body of its 200.
+    ) -> httpx.Response:
+        """Send a request, again after pauses until a monotonic time; return its 200.
 
         Raises:
             RequestRefused: the service refused, after any retries that could help.
@@ -61,7 +61,7 @@ class Connection:
         for tries in count(1):
             reply = await self._try(path, body, until, accept)
             if isinstance(reply, httpx.Response) and reply.status_code == httpx.codes.OK:
-                return reply.content
+                return reply
             after = seconds_before_retry(reply, tries)
             if after is None or time.monotonic() + after >= until:
                 break

@@ -117,18 +117,37 @@ class RequestRefused(HeadlightError):
             if isinstance(problem.get("error"), dict):  # OpenAI's
                 error = problem["error"]
                 return cls(answer.status_code, error["code"], error["message"])
+            if isinstance(problem["detail"], list):  # TypeSafe's
+                return cls._of_entries(answer, problem["detail"])
             code, detail = problem["code"], problem["detail"]
             errors = [Fault(tuple(at["loc"]), at["code"]) for at in problem.get("errors", ())]
-        except (ValueError, KeyError, TypeError, AttributeError):  # no refusal of Headlight's
+        except (ValueError, LookupError, TypeError, AttributeError):  # no refusal of Headlight's
             return cls(answer.status_code, None, answer.reason_phrase or "no reason given")
         facts = {name: value for name, value in problem.items() if name not in PROBLEM_FIELDS}
         return cls(answer.status_code, code, detail, errors, problem.get("request_id"), facts)
+
+    @classmethod
+    def _of_entries(cls, answer: httpx.Response, entries: Sequence[Mapping[str, Any]]) -> Self:
+        """Read an error that lists its faults, each with its path below the body."""
+        errors = [Fault(tuple(entry["loc"][1:]), entry["type"]) for entry in entries]
+        detail = " ".join(
+            ": ".join(filter(None, (_word_place(fault.loc), entry["msg"])))
+            for fault, entry in zip(errors, entries, strict=True)
+        )
+        facts = entries[0].get("ctx", {})
+        code, request_id = errors[0].code, answer.headers.get("x-request-id")
+        return cls(answer.status_code, code, detail, errors, request_id, facts)
 
     def shift_input_index(self, first: int) -> Self:
         """Add `first`, the caller's index of the request's first input, to indices of inputs."""
         errors = [fault.shift_input_index(first) for fault in self.errors]
         detail = INPUT_PLACE.sub(lambda match: f"{match[1]}[{int(match[2]) + first}]", self.detail)
         return type(self)(self.status, self.code, detail, errors, self.request_id, self.facts)
+
+
+def _word_place(loc: Sequence[str | int]) -> str:
+    """Write a path in the request as details have it, such as questions.tone.criteria[0]."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)[1:]
 
 
 def seconds_before_retry(

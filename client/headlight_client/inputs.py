@@ -80,6 +80,15 @@ class LabelOptions(Common, total=False):
     multi_label: bool  # whether several labels may fit a text
 
 
+class DecideOptions(TypedDict, total=False):
+    """Options of decisions; the names and defaults of POST /v1/systemone."""
+
+    model: str  # the expected model; another one is refused
+    truncate: Literal["refuse", "right", "left"]  # refuse what does not fit, or cut as its library
+    reason: Mapping[str, Any]  # what each decision rests on: method, level, control
+    orders: int  # in how many other orders of its options to ask each question again
+
+
 class ExplainOptions(TypedDict, total=False):
     """Options of an explanation; the names and defaults of POST /v1/explain."""
 

@@ -1,4 +1,4 @@
-"""Pictures: a map of one head or of two texts, and layers x heads with what each head does.
+"""Pictures: a map of one head or of two texts, words by their shares, and what each head does.
 
 matplotlib is imported only when a picture is asked for. Colour never stands alone: every cell
 carries its number or badge. A map has no background and grey letters, so that a page may be light
@@ -48,6 +48,12 @@ DARKER_FROM = 0.67  # from this share on a cell's number is white
 SMALL_SHARE = 0.05  # below this share a cell has no number
 MOST_TOKENS = 128  # along a side: 9,000 pixels
 MOST_LETTERS = 24  # of a label
+# Of words
+LETTER_INCHES = 0.085  # width of one of LETTER_SIZE points, in a font whose letters are alike
+LETTER_SIZE, LINE_LETTERS = 9.5, 84
+WORD_LINE_INCHES = 0.46  # height of a line of words, with their numbers below
+NUMBER_LETTERS = 4  # the width that a number below a word takes
+MOST_WORDS = 1000  # of a picture: 6,000 pixels
 
 # Of a survey: Okabe and Ito's colours, which colour-blind eyes tell apart; greys for what most
 # heads do. A relation has the colour of its kind.
@@ -167,6 +173,63 @@ def _draw_value(axes: "Axes", x: float, y: float, value: float, share: float) ->
         _draw_text(axes, x + 0.5, y + 0.5, f"{value:.2f}", number_colour(share), size=8)
 
 
+def draw_words(title: str, parts: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> Picture:
+    """Draw words in lines, coloured by their shares, with the numbers that are not small below.
+
+    Args:
+        parts: each begins a line, below its name: its words with their shares.
+
+    Raises:
+        ValueError: there are more words than a picture holds.
+        ImportError: matplotlib is missing.
+    """
+    words = [word for _, part in parts for word in part]
+    if len(words) > MOST_WORDS:
+        raise ValueError(f"a picture holds {MOST_WORDS} words; this answer has {len(words)}")
+    largest = max((abs(share) for _, share in words), default=0.0) or 1.0
+    lines = [(name, line) for name, part in parts for line in _break_lines(part)]
+    with _new_figure(LETTER_INCHES * LINE_LETTERS, WORD_LINE_INCHES * len(lines)) as figure:
+        axes = figure.add_axes((0, 0, 1, 1), frameon=False)
+        axes.set(xlim=(0, LINE_LETTERS), ylim=(len(lines), 0), xticks=[], yticks=[])
+        axes.set_title(title, loc="left", color=INK_COLOUR, fontsize=10)
+        before = None
+        for row, (name, line) in enumerate(lines):
+            if name != before:
+                _draw_text(axes, -1, row + 0.33, _shorten(name), INK_COLOUR, ha="right")
+            before = name
+            for column, word, share in line:
+                _draw_word(axes, column, row, word, share, share / largest)
+    return Picture(figure, transparent=True)
+
+
+def _break_lines(part: Sequence[tuple[str, float]]) -> list[list[tuple[int, str, float]]]:
+    """Return the lines of a part's words, each with its column."""
+    lines, column = list[list[tuple[int, str, float]]]([[]]), 0
+    for word, share in part:
+        word = word if len(word) < LINE_LETTERS else f"{word[: LINE_LETTERS - 2]}\u2026"
+        width = max(len(word), NUMBER_LETTERS) + 1
+        if column + width > LINE_LETTERS and lines[-1]:
+            lines.append([])
+            column = 0
+        lines[-1].append((column, word, share))
+        column += width
+    return lines
+
+
+def _draw_word(axes: "Axes", column: int, row: int, word: str, share: float, depth: float) -> None:
+    """Draw a word on its colour at a column and row, and its share below unless it is small."""
+    from matplotlib.patches import Rectangle
+
+    width, colour = max(len(word), NUMBER_LETTERS) + 0.6, share_colour(depth)
+    box = Rectangle((column, row + 0.1), width, 0.46, facecolor=colour, clip_on=False)
+    box.set(edgecolor=INK_COLOUR, linewidth=0.3)
+    axes.add_patch(box)
+    font = {"family": "monospace", "size": LETTER_SIZE}
+    _draw_text(axes, column + width / 2, row + 0.34, word, number_colour(depth), **font)
+    if abs(depth) >= SMALL_SHARE:
+        _draw_text(axes, column + width / 2, row + 0.74, f"{share:+.2f}", INK_COLOUR, size=7)
+
+
 def label_units(tokens: Sequence[str | None], facts: Facts) -> list[str]:
     """Return the label of each row of a map: its token, or the tokens of its word as one.
 
@@ -282,6 +345,19 @@ def _draw_head(axes: "Axes", x: float, y: float, head: Facts, survey: Facts) -> 
 
 
 @contextmanager
+def _new_figure(width: float, height: float) -> Iterator["Figure"]:
+    """Yield a new figure of a size in inches."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(MATPLOTLIB_MISSING) from error
+
+    with rc_context(STYLE):
+        yield Figure(figsize=(width, height))
+
+
+@contextmanager
 def _new_grid(
     side: float, columns: Sequence[str], rows: Sequence[str], ink: str = "black"
 ) -> Iterator[tuple["Figure", "Axes"]]:
@@ -291,14 +367,7 @@ def _new_grid(
         side: of a cell, in inches.
         ink: colour of the labels.
     """
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(MATPLOTLIB_MISSING) from error
-
-    with rc_context(STYLE):
-        figure = Figure(figsize=(side * len(columns), side * len(rows)))
+    with _new_figure(side * len(columns), side * len(rows)) as figure:
         axes = figure.add_axes((0, 0, 1, 1), frameon=False)
         axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
         axes.set_xticks([column + 0.5 for column in range(len(columns))], columns)

@@ -77,6 +77,7 @@ class Client:
     check_space = _make_synchronous(AsyncClient.check_space)
     rerank = _make_synchronous(AsyncClient.rerank)
     classify = _make_synchronous(AsyncClient.classify)
+    decide = _make_synchronous(AsyncClient.decide)
 
     def stream(
         self, inputs: Iterable[Input], *, deadline: float | None = None, **options: Unpack[Options]
