@@ -6,7 +6,7 @@ What they need is imported once they run, so that --help is quick.
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,6 +26,9 @@ from service.commands.options import (
 from service.commands.terminal import FAILED, Unusable, end_in_one_line, print_now
 from service.tables.settings import Settings
 
+if TYPE_CHECKING:
+    from service.commands.bulk.text_file import TextFile
+
 STOPPED_MESSAGE = "stopped; run the same command again to resume"
 BUNDLED_MODEL = Settings.model_fields["model"].default
 
@@ -43,6 +46,12 @@ BUNDLED_MODEL = Settings.model_fields["model"].default
     type=click.Choice(["float", "int8", "uint8", "binary", "ubinary"]),
     help="number format of the vectors in --out  [default: float]",
 )
+@click.option("--questions", type=FILE, help="with --file: JSON of questions to decide, by name")
+@click.option(
+    "--reason",
+    type=click.Choice(["alone", "input"]),
+    help="with --questions: add the words that each decision rests on",
+)
 @TRUNCATE
 @URL
 @KEY_FILE
@@ -50,7 +59,8 @@ BUNDLED_MODEL = Settings.model_fields["model"].default
 def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> None:
     """Encode TEXT with a running service and print a table, or encode a whole file of texts.
 
-    With --file and --out, an interrupted command resumes when it is run again.
+    With --questions, --out is a .parquet of decisions about each text. With --file and --out, an
+    interrupted command resumes when it is run again.
     """
     key = read_key(key_file)
     if text is not None:
@@ -84,11 +94,11 @@ def encode_text(
 def encode_file(
     url: str, key: str | None, file: Path | None, out: Path | None, **flags: Any
 ) -> None:
-    """Write the vectors of a file's texts to `out`, with a progress bar.
+    """Write the vectors of a file's texts to `out`, or what is decided about each.
 
     Args:
-        flags: format, column, precision and truncate, as options of the command; and attention and
-            plot, which must be left out.
+        flags: format, column, precision, questions, reason and truncate, as options of the command;
+            and attention and plot, which must be left out.
     """
     from service.commands.bulk import jobs, text_file
 
@@ -98,10 +108,41 @@ def encode_file(
         options = {name: flags[name] for name in ("attention", "plot")}
         raise Unusable(f"--file and {_name_options(options)} exclude each other")
     texts = text_file.TextFile.of(file, flags["format"], flags["column"])
+    if flags["questions"] or flags["reason"]:
+        return decide_file(url, key, texts, out, **flags)
     with end_in_one_line(STOPPED_MESSAGE):
         precision = flags["precision"] or "float"
         count = jobs.encode_lines(url, key, texts, out, flags["truncate"] or "refuse", precision)
     print_now(sys.stdout, f"{count} vectors in {out}")
+
+
+def decide_file(
+    url: str,
+    key: str | None,
+    file: "TextFile",
+    out: Path,
+    questions: Path | None,
+    reason: Any,
+    **flags: Any,
+) -> None:
+    """Write what is decided about each of a file's texts to `out`, with a progress bar.
+
+    Args:
+        flags: truncate, as an option of the command; and precision, which must be left out.
+    """
+    if questions is None:
+        raise Unusable("--reason also needs --questions")
+    if flags["precision"]:
+        raise Unusable("--questions and --precision exclude each other")
+    from service.commands.bulk import text_file
+
+    text_file.check_pyarrow()
+    from service.commands.bulk import decisions  # it needs pyarrow
+
+    truncate: Any = flags["truncate"] or "refuse"
+    with end_in_one_line(STOPPED_MESSAGE):
+        count = decisions.decide_lines(url, key, file, out, questions, reason, truncate)
+    print_now(sys.stdout, f"{count} rows in {out}")
 
 
 def _name_options(flags: Mapping[str, Any]) -> str:

@@ -109,7 +109,7 @@ def collect_rows(
     start = vectors.rows
     if start == source.lines:
         return
-    with closing(client.stream(source.texts(start), **options)) as stream, _progress_bar() as bar:
+    with closing(client.stream(source.texts(start), **options)) as stream, progress_bar() as bar:
         task = bar.add_task("texts", total=source.lines, completed=start)
         try:
             for answer in stream:
@@ -164,7 +164,7 @@ class Rate(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:.0f} texts/s")
 
 
-def _progress_bar() -> Progress:
+def progress_bar() -> Progress:
     """Return a progress bar that is drawn on stderr."""
     columns = BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn()
     return Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True))

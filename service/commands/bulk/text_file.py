@@ -27,6 +27,16 @@ PYARROW_MISSING = "pyarrow is missing (the package's extra parquet): pip install
 Format = Literal["jsonl", "txt", "csv", "tsv", "parquet"]  # of a file of texts
 
 
+def check_pyarrow() -> None:
+    """Check that Parquet can be read and written.
+
+    Raises:
+        Unusable: pyarrow is missing.
+    """
+    if find_spec("pyarrow") is None:
+        raise Unusable(PYARROW_MISSING)
+
+
 @dataclass(frozen=True, slots=True)
 class TextFile:
     """A file of texts and its format.
@@ -56,8 +66,7 @@ class TextFile:
         if form == "parquet":
             if column is None:
                 raise Unusable(f"{name} needs --column: the name of a column")
-            if find_spec("pyarrow") is None:
-                raise Unusable(PYARROW_MISSING)
+            check_pyarrow()
         elif column is None and form in DELIMITERS:
             raise Unusable(
                 f"{name} needs --column: a name in its first row, "
