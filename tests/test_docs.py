@@ -3,6 +3,8 @@
 import asyncio
 import doctest
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from service.cli import main
 from service.pipeline.replica import Replica
 from service.tables.settings import Settings
 from tests.late_interaction import bundled
+from tests.served_model import Listen, Outer, serve
 from tests.task_heads import classifier
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -126,6 +129,25 @@ async def test_the_pages_of_heads_give_the_answers_shown(
         await replica.close()
 
     assert len(session.examples) > 6
+    assert not said, "".join(said)
+
+
+async def test_the_page_of_decisions_gives_the_answers_shown(
+    tmp_path: Path, listen: Listen, outer: Outer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the head of examples/decisions, and three clients over real HTTP."""
+    folder, make = tmp_path / "decisions", DOCS.parent / "examples" / "decisions" / "make.py"
+    await asyncio.to_thread(subprocess.run, [sys.executable, make, folder], check=True)
+    page = (DOCS / "decide.md").read_text("utf-8")
+    said: list[str] = []
+    monkeypatch.chdir(tmp_path)
+
+    async with serve(folder, "decisions", listen, outer) as served:
+        examples = "\n".join(EXAMPLES.findall(page)).replace("http://127.0.0.1:8000", served.url)
+        session = doctest.DocTestParser().get_doctest(examples, {}, "decide.md", "decide.md", 0)
+        await asyncio.to_thread(doctest.DocTestRunner().run, session, out=said.append)
+
+    assert len(session.examples) > 14
     assert not said, "".join(said)
 
 

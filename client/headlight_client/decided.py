@@ -45,12 +45,11 @@ class LeftOut(NamedTuple):
 
     left_out: Sequence[str]  # the strongest
     without: float
-    without_random: float  # mean
-    deviation: float
+    without_random: float | None  # mean; None: there are no others
+    deviation: float | None  # None of fewer than two draws
 
 
-@with_short_repr
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Reason:
     """The words that a decision rests on.
 
@@ -63,7 +62,7 @@ class Reason:
         parts: each with its words; with "alone" the state alone.
         special, rest: what special tokens and biases add, so that with the parts they sum to the
             margin; None with "alone".
-        control: None without control, or with too few other words.
+        control: None without control, or where no word speaks for the first option.
     """
 
     method: Literal["alone", "input"]
@@ -75,6 +74,10 @@ class Reason:
     special: float | None
     rest: float | None
     control: LeftOut | None
+
+    def __repr__(self) -> str:
+        words = ", ".join(f"{word.text} {word.share:+.2f}" for word in self.strongest())
+        return f"Reason({self.first!r} over {self.second!r} by {self.margin:.2f}: {words})"
 
     def strongest(self, count: int = 3) -> list[Share]:
         """Return the words of the state that speak most for the first option, strongest first."""

@@ -192,7 +192,11 @@ async def test_a_decision_shows_itself_in_a_line(call: Any, served: Served) -> N
     assert shown.startswith("Decision(name='tone', type='choice', probabilities={'calm': ")
     assert "noul" not in shown and "score" not in shown
     assert repr(told).startswith("Decisions(model='laya', answers={'billing': Decision(")
-    assert len(shown) < 900 and len(repr(told)) < 3000
+    reason = told["tone"].reason
+    words = ", ".join(f"{word.text} {word.share:+.2f}" for word in reason.strongest(3))
+    over = f"{reason.first!r} over {reason.second!r} by {reason.margin:.2f}"
+    assert f"reason=Reason({over}: {words})" in shown
+    assert len(shown) < 300 and len(repr(told)) < 1000
 
 
 async def test_the_picture_has_every_word_and_the_shares_that_are_not_small(
