@@ -26,6 +26,7 @@ from headlight_client.formats import read_json
 INPUT_PLACE = re.compile(r"\b(inputs|right)\[([0-9]+)\]")  # how a detail names an input
 # fields of all error answers; others are facts
 PROBLEM_FIELDS = {"type", "title", "status", "code", "detail", "request_id", "errors"}
+ID_HEADER = "x-request-id"  # has the request's id where the body has none
 RETRIED_STATUSES = {codes.TOO_MANY_REQUESTS, codes.BAD_GATEWAY, codes.SERVICE_UNAVAILABLE}
 RETRIED_STATUSES |= {codes.GATEWAY_TIMEOUT}
 # Retried if from a proxy whose service is away, as Ray's while it starts; final from the service
@@ -124,7 +125,8 @@ class RequestRefused(HeadlightError):
         except (ValueError, LookupError, TypeError, AttributeError):  # no refusal of Headlight's
             return cls(answer.status_code, None, answer.reason_phrase or "no reason given")
         facts = {name: value for name, value in problem.items() if name not in PROBLEM_FIELDS}
-        return cls(answer.status_code, code, detail, errors, problem.get("request_id"), facts)
+        request_id = problem.get("request_id", answer.headers.get(ID_HEADER))
+        return cls(answer.status_code, code, detail, errors, request_id, facts)
 
     @classmethod
     def _of_entries(cls, answer: httpx.Response, entries: Sequence[Mapping[str, Any]]) -> Self:
@@ -135,7 +137,7 @@ class RequestRefused(HeadlightError):
             for fault, entry in zip(errors, entries, strict=True)
         )
         facts = entries[0].get("ctx", {})
-        code, request_id = errors[0].code, answer.headers.get("x-request-id")
+        code, request_id = errors[0].code, answer.headers.get(ID_HEADER)
         return cls(answer.status_code, code, detail, errors, request_id, facts)
 
     def shift_input_index(self, first: int) -> Self:

@@ -307,12 +307,15 @@ def _within(refused: Refused, place: Loc) -> Refused:
 def problem(refused: Refused, request_id: str, names: Names = NO_NAMES) -> Reply:
     """Return the response of a refusal in the form of TypeSafe's errors.
 
+    Where no faults are listed, the code stands next to the sentence, for clients of ours.
+
     Args:
         names: what places call the questions, by their names.
     """
-    listed = refused.status == FAULTY_STATUS
-    detail = _list_faults(refused, names) if listed else explain_refusal(refused, {})
-    reply = json_reply({"detail": detail}, refused.status)
+    told: dict[str, Any] = {"detail": explain_refusal(refused, {}), "code": refused.code}
+    if refused.status == FAULTY_STATUS:
+        told = {"detail": _list_faults(refused, names)}
+    reply = json_reply(told, refused.status)
     reply.add(ID_HEADER, request_id)
     return reply
 
