@@ -36,12 +36,12 @@ class DecisionQuestion(Wire):
     instructions: str | None = None
     """What to decide: a text, or one line of JSON."""
     options: list[DecisionOption]
-    """The options: of "noul" those named "false" and "true", of "score" its levels, lowest
-    first."""
+    """The options, no two of which read alike: of "noul" those named "false" and "true", of "score"
+    its levels, lowest first."""
     labels: tuple[str, str] | None = None
     """Of "noul": what the model reads for "false" and for "true"."""
     order: list[int] | None = None
-    """In which order the model reads the options, by their numbers."""
+    """In which order the model reads the options, by their numbers, each once."""
 
 
 class Reason(Wire):

@@ -1,16 +1,17 @@
 """What a question becomes before it is run: works, and how their results are read."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import factorial
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from model.probes import Readout
 from model.probes.frozen_heads import check_linear
+from service.engine.fair.turns import PIECE_ENTRIES, give_turn
 from service.questions.decide import DecisionQuestion
 from service.shapes.answer import Array
 from service.shapes.side import Side
@@ -20,6 +21,8 @@ from service.shapes.work import Outputs, Work
 # Bytes of what is kept of a sequence, of a token of it, and of what is told of a token, as
 # tests/service/questions/decide/test_marked.py measures them
 WORK_BYTES, TOKEN_BYTES, FACT_BYTES = 1200, 16, 250
+Entry = TypeVar("Entry")
+QUESTION_OPTIONS = 8  # options that take as long as a question without one
 ORDER_SEED = 0  # of the other orders in which options are read
 Order = Sequence[int]  # the option that each place has
 
@@ -87,6 +90,19 @@ class AskedQuestion:
             return 1, 0
         first, second = np.argsort(-logits, kind="stable")[:2].tolist()
         return first, second
+
+
+async def by_options(
+    questions: Sequence[DecisionQuestion], more: Iterable[Entry]
+) -> AsyncIterator[tuple[DecisionQuestion, Entry]]:
+    """Yield questions, each with an entry, and wait for a turn after some options of them."""
+    passed = 0
+    for question, entry in zip(questions, more, strict=False):
+        yield question, entry
+        passed += QUESTION_OPTIONS + len(question.options)
+        if passed > PIECE_ENTRIES:
+            await give_turn(passed)
+            passed = 0
 
 
 class Way(Protocol):

@@ -41,12 +41,12 @@ class Entailed:
         if ask.reason and ask.reason.method == "input":
             _check_linear(resolver.model.task_heads)
         self._ask = ask
+        pairs = sum(1 if one.type == "noul" else len(one.options) for one in ask.questions)
+        check_pairs(1, pairs, ("state", "option"), resolver.most_sequences)
         self._hypotheses = [list(write_hypotheses(question)) for question in ask.questions]
         every = [one for those in self._hypotheses for one in those]
-        pairs = len(every)
         owned = zip(ask.questions, self._hypotheses, strict=True)
         owners = [question for question, those in owned for _ in those]
-        check_pairs(1, pairs, ("state", "option"), resolver.most_sequences)
         # the state is tokenized with each hypothesis
         most = resolver.most_json // pairs
         check_length("state", len(ask.state), most, count_noun(pairs, "option"))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from model import packing
 from model.decider import Decider
 from model.text.question import OPTION_TOKENS, Fit, fit_question
-from service.engine.fair.turns import in_turns
 from service.pipeline.find.resolver import Resolver
 from service.questions.decide import DecideRequest, DecisionQuestion
 from service.questions.decide.asked import (
@@ -18,6 +18,7 @@ from service.questions.decide.asked import (
     Contrast,
     Order,
     Segment,
+    by_options,
     count_orders,
     draw_orders,
     own_order,
@@ -87,7 +88,7 @@ class Marked:
         """Return each question with its sequence, and those of other orders; see `Way.ask`."""
         (state,), fitted, total = works, list[QuestionParts](), 0
         tokenized = await self._read_texts(read)
-        async for question in in_turns(self._ask.questions):
+        async for question, _ in by_options(self._ask.questions, repeat(None)):
             instructions, *options = (tokenized[text] for text in self._texts(question))
             lengths = [len(option) for option in options]
             fit = fit_question(self._window, len(instructions), lengths, len(state))
@@ -97,7 +98,7 @@ class Marked:
             total += fit.total * (1 + count_orders(question, self._ask.orders))
         self._resolver.check_tokens(total, QUESTIONS_TAKE)
         asked = list[AskedQuestion]()
-        async for question, parts in in_turns(zip(self._ask.questions, fitted, strict=True)):
+        async for question, parts in by_options(self._ask.questions, fitted):
             asked.append(self._make_asked(question, parts))
             if asked[-1].cut:  # the state's work tells the answer's header
                 state.length = max(state.length, len(state) + 1)
@@ -120,7 +121,7 @@ class Marked:
     async def _read_texts(self, read: Read) -> dict[str, Work]:
         """Tokenize the texts of all questions, each text once."""
         places = dict[str, Loc]()
-        async for question in in_turns(self._ask.questions):
+        async for question, _ in by_options(self._ask.questions, repeat(None)):
             for text in self._texts(question):
                 places.setdefault(text, ("questions", question.name))
         locs = list(places.values())

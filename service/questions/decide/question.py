@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from model.config import EncoderConfig
-from service.engine.fair.turns import in_turns
 from service.pipeline.find.resolver import Resolver
 from service.pipeline.worker import Workers
 from service.pipeline.write.task_answers import short_numbers
@@ -23,6 +22,7 @@ from service.questions.decide.asked import (
     ORDER_SEED,
     AskedQuestion,
     Way,
+    by_options,
     count_held,
 )
 from service.questions.decide.entailed import Entailed
@@ -54,7 +54,7 @@ class Decision:
             detail = "expected one question or more, received none"
             raise Refused.at("batch_empty", "questions", detail=detail)
         for question in ask.questions:
-            check_question(question)
+            check_options(question)
         _check_count(len(ask.questions), MOST_QUESTIONS, "questions")
         tasks = resolver.model.tasks
         if "decide" not in tasks and "zero_shot" not in tasks:
@@ -68,19 +68,20 @@ class Decision:
         asked = await self._way.ask(works, read)
         every = [work for one in asked for work in one.every]
         if self._rows:
-            async for one in in_turns(asked):
+            async for _, one in by_options(self._ask.questions, asked):
                 self._rows.ask(one.works[0])
         held = count_held(every)
         step, reasoning = Step(every, held=held), None
-        parts: dict[Part, int] = {"task": sum(_weigh_question(one) for one in asked)}
-        parts["attention"] = sum(
-            _weigh_probes(one.works, self._resolver.model.config) for one in asked
-        )
+        parts: dict[Part, int] = {"task": 0, "attention": 0}
+        async for _, one in by_options(self._ask.questions, asked):
+            parts["task"] += _weigh_question(one)
+            parts["attention"] += _weigh_probes(one.works, self._resolver.model.config)
         arrays = len(asked) * self._rows.layers if self._rows else 0
 
         async def make_items() -> Iterable[AnswerItem]:
             """Return an item for each question, in order."""
-            return (self._make_item(one, reasoning) for one in asked)
+            pairs = by_options(self._ask.questions, asked)
+            return [self._make_item(one, reasoning) async for _, one in pairs]
 
         if self._ask.reason:
             reasoning = Reasoning(self._ask.reason, asked, self._resolver)
@@ -130,22 +131,14 @@ def _weigh_probes(works: Sequence[Work], config: EncoderConfig) -> int:
     )
 
 
-def check_question(question: DecisionQuestion) -> None:
-    """Refuse a question without options, with too many, or with two that read alike."""
+def check_options(question: DecisionQuestion) -> None:
+    """Refuse a question of too few options, or too many."""
     options, loc = question.options, ("questions", question.name, "options")
     least = 2 if question.type == "choice" else 1
     if len(options) < least:
         detail = f"expected {least} or more, received {len(options)}"
         raise Refused.at("out_of_range", *loc, detail=detail)
     _check_count(len(options), MOST_OPTIONS, *loc)
-    seen = dict[tuple[str, str | None], int]()
-    for number, option in enumerate(options if question.type == "choice" else ()):
-        if (first := seen.setdefault((option.name, option.description), number)) != number:
-            detail = f"it is the same as option {first}"
-            raise Refused.at("out_of_range", *loc, number, detail=detail)
-    if question.order is not None and sorted(question.order) != [*range(len(options))]:
-        detail = f"expected each number from 0 to {len(options) - 1} once"
-        raise Refused.at("out_of_range", "questions", question.name, "order", detail=detail)
 
 
 def _check_count(count: int, most: int, *loc: str | int) -> None:

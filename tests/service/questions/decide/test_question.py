@@ -68,14 +68,12 @@ def test_other_orders_are_distinct_and_no_more_than_there_are(options: int) -> N
     [
         ([question("a")], "out_of_range"),
         ([question(type="score")], "out_of_range"),
-        ([question("a", "a")], "out_of_range"),
-        ([question("a", "b", order=[0, 0])], "out_of_range"),
         ([question(*map(str, range(MOST_OPTIONS + 1)))], "batch_too_large"),
         ([question("a", "b")] * (MOST_QUESTIONS + 1), "batch_too_large"),
         ([], "batch_empty"),
         ([question("a", "b")], "task_not_found"),
     ],
-    ids=["one", "none", "twice", "order", "options", "questions", "empty", "model"],
+    ids=["one", "none", "options", "questions", "empty", "model"],
 )
 def test_a_question_that_cannot_be_asked_is_refused(
     replica: Replica, questions: list[DecisionQuestion], code: str
