@@ -73,7 +73,7 @@ class DecisionsCall(JSONCall):
 def write_json(value: Any) -> str:
     """Return a value as a model reads it: a text as it is, else one line of JSON.
 
-    Letters beyond ASCII stay as they are. Source: laya 0.4.15, common.py (`serialize_state`,
+    Letters beyond ASCII stay as they are. Source: laya 0.4.15, laya/common.py (`serialize_state`,
     `render_criterion`).
     """
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

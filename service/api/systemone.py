@@ -3,7 +3,7 @@
 Deliberate differences: pictures are refused, in `assets`, as a question of the type "box", and in
 multipart bodies; `model` may be left out. Laya's own `labels` and `option_order` of a question are
 followed, and a list of labels as its criteria, as some clients send it. Sources of the request:
-typesafe-sdk 0.7.5 (`_schemas/models.py`, `_core/errors.py`); laya 0.4.15 (agent.py, serve.py).
+typesafe-sdk 0.7.5, its models and errors; laya 0.4.15, its agent and server.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
