@@ -8,17 +8,22 @@ model that its body names, as our parsers read it; also on a route that alone ig
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
 from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.cluster.haproxy import BUFFER_BYTES
 from service.pipeline.find.names import find_name
-from tests.several_models import EMBEDDER, FIRST, LARGE, RERANKER, Address
+from service.pipeline.replica import Replica
+from service.tables.settings import Settings
+from tests.laya_models import make_laya
+from tests.several_models import EMBEDDER, FIRST, LARGE, RERANKER, Address, one_address
 
 NAMES = (FIRST, EMBEDDER, RERANKER)
 # Each with the key of its texts; the last knows no `model`, by which HAProxy leads all the same
@@ -26,6 +31,11 @@ ROUTES = {"/v1/encode": "inputs", "/v1/embeddings": "input", "/embed": "inputs"}
 PIECES = 3  # of a body that is sent in chunks
 PATIENCE_SECONDS = 60
 TEXTS, A, B = '"inputs": ["All is well"]', f'"model": "{FIRST}"', f'"model": "{EMBEDDER}"'
+DECIDER = "tiny-decider"
+DECIDED = {  # in place of texts, of routes that decide
+    "/v1/systemone": '"state": "a", "questions": {"q": {"type": "noul", "instructions": "b"}}',
+    "/v1/decisions": '"input": "a", "questions": [{"type": "predicate", "instructions": "b"}]',
+}
 ESCAPED = f'"mod\\u0065l": "{EMBEDDER}"'
 
 
@@ -50,7 +60,8 @@ class Client:
             assert 400 <= answer.status < 500 and "data" not in told, told
             return answer.status
         named = json.loads(body).get("model")  # the last of several, as our parsers
-        meant = FIRST if named is None else find_name(named, NAMES)
+        unnamed = DECIDER if path in DECIDED else FIRST  # which alone has the task
+        meant = unnamed if named is None else find_name(named, [*self._weights])
         assert answer.headers["x-headlight-weights"] == self._weights[meant], body[:200]
         if isinstance(told, dict):  # TEI's answers are lists
             assert told["model"] == meant
@@ -155,6 +166,32 @@ async def test_what_all_read_alike_is_answered_by_the_model_that_it_names(
 ) -> None:
     """Of any size, whole and in chunks."""
     assert await asyncio.to_thread(check_bodies, address, PLAIN) == {200: 2 * len(PLAIN)}
+
+
+@pytest_asyncio.fixture
+async def deciding(replica: Replica, tmp_path: Path) -> AsyncIterator[Address]:
+    """The first model, which decides nothing, and one that does."""
+    settings = Settings(model=str(make_laya(tmp_path / DECIDER)), threads=1, device="cpu")
+    decider = await Replica.start(settings, f"{DECIDER}-1")
+    try:
+        async with one_address({FIRST: replica, DECIDER: decider}, tmp_path) as address:
+            yield address
+    finally:
+        await decider.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/systemone", "/v1/decisions"])
+async def test_no_decision_is_another_models(deciding: Address, path: str) -> None:
+    """Whatever may be read in two ways; the model that decides nothing answers 404."""
+    asked, names = DECIDED[path].encode(), (EMBEDDER.encode(), DECIDER.encode())
+    bodies = {
+        name: body.replace(TEXTS.encode(), asked).replace(*names)
+        for name, body in {**PLAIN, **DOUBTFUL}.items()
+        if TEXTS.encode() in body
+    }
+    statuses = await asyncio.to_thread(check_bodies, deciding, bodies, path)
+
+    assert statuses[200] and statuses[404]
 
 
 @pytest.mark.parametrize("path", ["/v1/encode", "/embed"])
