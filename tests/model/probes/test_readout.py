@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from transformers import BertForSequenceClassification
 
 from model.config import EncoderConfig
-from model.decider import Decider
+from model.decider import Decider, Marks
 from model.decisions import KINDS as QUESTIONS
 from model.decisions import Temperatures
 from model.encoder import Encoder
@@ -91,7 +91,9 @@ def decider(layers: int) -> Decider:
     norm = Norm((1 + numbers(WIDTH), numbers(WIDTH, seed=1)), 1e-5, WIDTH)
     steps = norm, dense(WIDTH, WIDTH, activation=ACTIVATIONS["gelu"]), dense(1, WIDTH)
     project = Projection(steps)
-    return Decider(types, own, project, Temperatures(), (TOKENS, TOKENS), "score", MARKERS)
+    marks = Marks(1, 2, 3, "[MASK]", "right")
+    window = TOKENS, TOKENS
+    return Decider(types, own, project, Temperatures(), window, marks, "score", MARKERS)
 
 
 def classifier(modes: Any, *layers: PoolingLayer, **pooling: Any) -> Classifier:

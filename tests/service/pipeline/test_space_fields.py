@@ -95,6 +95,11 @@ ENCODE: Fields = {
     "sweep.scale": keeps_bits(sweep={"scale": 2.0}),
     "classify": keeps_bits("classes", classify=True),
     "classify.activation": keeps_bits("classes", classify={"activation": "none"}),
+    "reason": keeps_bits("classes", classify=True, reason={}),
+    **{
+        f"reason.{name}": keeps_bits("classes", classify=True, reason={name: value})
+        for name, value in (("method", "input"), ("level", "token"))
+    },
     "label_tokens": keeps_bits("labels", label_tokens=True),
     "label_tokens.level": keeps_bits("labels", label_tokens={"level": "word"}),
     "sparse": keeps_bits(sparse=True),
