@@ -26,6 +26,7 @@ INFER = "/v2/models/{model}/infer"
 VERSIONED = "/v2/models/{model}/versions/{version}/infer"
 SEQUENCES, TOKENS = 2048, 300_000  # the limits, as the settings have them
 COMPARED, DOCUMENTS, SPANS, QUESTIONS = 256, 64, 2048, 400
+EXPLAINED = SEQUENCES // 2  # whose scores are carried back: as many sequences again
 LONG = 254  # words of a text that the bundled model takes whole
 HEADS = 72  # of the bundled model
 
@@ -307,6 +308,20 @@ def judged() -> Iterator[Largest]:
         model="entailment",
     )
     yield Largest(
+        "many texts, reason",
+        "/v1/classify",
+        EXPLAINED,
+        lambda count: {"inputs": letters(count // 2), "labels": ["a", "b"], "reason": {}},
+        model="entailment",
+    )
+    yield Largest(
+        "many labels, reason",
+        "/v1/classify",
+        EXPLAINED,
+        lambda count: {"inputs": ["a"], "labels": [f"l{n}" for n in range(count)], "reason": {}},
+        model="entailment",
+    )
+    yield Largest(
         "",
         "/v1/ranking",
         SEQUENCES,
@@ -337,6 +352,14 @@ def judged() -> Iterator[Largest]:
         },
         model="reranker",
     )
+    for path in ("/v1/rerank", "/v2/rerank"):
+        yield Largest(
+            "reason",
+            path,
+            EXPLAINED,
+            lambda count: {"query": "a", "documents": letters(count), "reason": {}},
+            model="reranker",
+        )
     yield Largest(
         "of documents",
         "/rerank",
@@ -388,6 +411,20 @@ def judged() -> Iterator[Largest]:
                 inputs(pooled=False, **{form: True}),
                 headers,
                 model,
+            )
+    for form, model in (("classify", "entailment"), ("label_tokens", "tagger")):
+        for length in (1, 16):
+            yield Largest(
+                f"{form}, reason, of {length} words",
+                "/v1/encode",
+                EXPLAINED,
+                lambda count, f=form, n=length: {
+                    "inputs": [words(n)] * count,
+                    "pooled": False,
+                    f: True,
+                    "reason": {},
+                },
+                model=model,
             )
 
 

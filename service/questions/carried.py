@@ -47,11 +47,13 @@ async def carry_works(
     return carried
 
 
-def weigh_probes(works: Sequence[Work], config: EncoderConfig) -> int:
+async def weigh_probes(works: Sequence[Work], config: EncoderConfig) -> int:
     """Return the bytes of works that share out a text's probe, and of what the largest makes."""
-    return WORK_BYTES * len(works) + max(
-        probe.scratch_bytes(config, len(work)) for work in works for probe in work.outputs.probes
-    )
+    most = 0
+    async for work in in_turns(works):
+        sizes = [probe.scratch_bytes(config, len(work)) for probe in work.outputs.probes]
+        most = max(most, *sizes)
+    return WORK_BYTES * len(works) + most
 
 
 def number_sources(units: Units) -> tuple[int, ...]:

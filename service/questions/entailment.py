@@ -12,6 +12,7 @@ import numpy as np
 
 from model.task_heads import Classifier
 from service.pipeline.find.resolver import Resolver
+from service.questions.contrast import Contrast, Segment
 from service.shapes.answer import Array
 from service.shapes.ask import Ask, Documents
 from service.shapes.outputs import Entailment
@@ -55,16 +56,29 @@ def pair_side(
 
 def find_classes(work: Work) -> tuple[int, int]:
     """Return the classes of a pair that mean contradiction and entailment."""
-    entailment = _head(work).entailment or 0
-    return 0 if entailment else count_classes(work) - 1, entailment
+    entailment = find_head(work).entailment or 0
+    return 0 if entailment else len(find_head(work).labels) - 1, entailment
 
 
-def count_classes(work: Work) -> int:
-    """Return how many classes a pair has."""
-    return len(_head(work).labels)
+def contrast_hypotheses(text: Segment, read: Sequence[tuple[Work, Segment]]) -> list[Contrast]:
+    """Return the pairs whose logits make the margin of one hypothesis over another.
+
+    Args:
+        text: which all are about.
+        read: the pairs, each with its hypothesis: two, or one, which stands against its
+            contradiction.
+    """
+    contradiction, entailment = find_classes(read[0][0])
+    units = np.eye(len(find_head(read[0][0]).labels))
+    against = units[contradiction] if len(read) == 1 else 0.0
+    weights = (units[entailment] - against, -units[entailment])
+    return [
+        Contrast(work, weight.tolist(), [text, said])
+        for (work, said), weight in zip(read, weights, strict=False)
+    ]
 
 
-def _head(work: Work) -> Classifier:
+def find_head(work: Work) -> Classifier:
     """Return the head that tells entailment."""
     heads = (head for head in work.outputs.task_heads if isinstance(head, Classifier))
     return next(head for head in heads if head.entailment is not None)

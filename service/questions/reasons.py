@@ -4,9 +4,8 @@ Which scores are shared out, such as the winner's less the runner-up's, is known
 run; works that carry these back through the layers follow.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from model.maps.units import Units
 from model.probes import Readout
 from model.probes.frozen_heads import LinearHead, check_linear
 from model.similarity import NotLinear
+from service.engine.fair.turns import in_turns
 from service.pipeline.cost import SINGLE
 from service.pipeline.find.resolver import Resolver
 from service.pipeline.write.task_answers import short_numbers
@@ -65,48 +65,58 @@ class SharedScores:
         self._works, self._resolver = works, resolver
         self._rows: list[tuple[Work, int]] = []  # of each score, what carries it and its row there
 
-    def step(
-        self, examples: Sequence[ReadScore], choose: Callable[[], Sequence[ReadScore]]
+    async def step(
+        self,
+        examples: Callable[[], Iterable[ReadScore]],
+        choose: Callable[[], Iterable[ReadScore]],
     ) -> Step:
         """Return a step that runs the texts and then carries the chosen scores back.
 
         Args:
-            examples: as many scores, each of as long a text, as can be chosen at most.
+            examples: returns as many scores, each of as long a text, as can be chosen at most.
             choose: returns the scores once the texts have their results, those of a text and head
                 side by side.
 
         Raises:
             Refused: it takes the work of too many tokens.
         """
-        tokens = sum(map(len, self._works))
-        tokens += sum(2 * len(self._works[score.text]) for score in examples)
-        self._resolver.check_tokens(tokens, SHARING_TAKES)
-        likes = self._divide(examples)
-        held = SINGLE * sum(len(self._works[score.text]) for score in examples)
+        carried = 0
+        async for score in in_turns(examples()):
+            carried += len(self._works[score.text])
+        self._resolver.check_tokens(sum(map(len, self._works)) + 2 * carried, SHARING_TAKES)
+        likes = await self._divide(examples())
+        held = SINGLE * carried
         if likes:
-            held += weigh_probes(likes, self._resolver.model.config)
+            held += await weigh_probes(likes, self._resolver.model.config)
 
         async def carry_back() -> Step | None:
             """Return the step that carries the scores, once they are known; None without any."""
-            made = self._divide(choose())
+            made = await self._divide(choose())
             self._rows.extend((work, row) for work in made for row in range(_count_scores(work)))
             return Step(made) if made else None
 
         return Step(self._works, carry_back, [(work, 1) for work in likes], held)
 
-    def _divide(self, scores: Sequence[ReadScore]) -> list[Work]:
+    async def _divide(self, scores: Iterable[ReadScore]) -> list[Work]:
         """Return the works that carry scores back, in their order."""
-        made = list[Work]()
-        for (text, _), group in groupby(scores, key=lambda score: (score.text, id(score.head))):
-            work, every = self._works[text], list(group)
-            step = max(1, TILE_ROWS // len(work))
-            for first in range(0, len(every), step):
-                some = every[first : first + step]
-                weights = torch.tensor([score.weigh_outputs() for score in some])
-                places = [score.place for score in some]
-                outputs = Outputs(probes=(Readout(some[0].head, weights, places),))
-                made.append(replace(work, outputs=outputs, facts={}))
-        return made
+        made, some = list[Work](), list[ReadScore]()
+        async for score in in_turns(scores):
+            if some and not self._goes_with(some, score):
+                made.append(self._carry(some))
+                some = []
+            some.append(score)
+        return [*made, self._carry(some)] if some else made
+
+    def _goes_with(self, some: Sequence[ReadScore], score: ReadScore) -> bool:
+        """Tell whether one work can carry a score with others."""
+        first, most = some[0], max(1, TILE_ROWS // len(self._works[some[0].text]))
+        return first.text == score.text and first.head is score.head and len(some) < most
+
+    def _carry(self, some: Sequence[ReadScore]) -> Work:
+        """Return the work that carries scores of a text and head back."""
+        weights = torch.tensor([score.weigh_outputs() for score in some])
+        probe = Readout(some[0].head, weights, [score.place for score in some])
+        return replace(self._works[some[0].text], outputs=Outputs(probes=(probe,)), facts={})
 
     def read(self, number: int) -> tuple[Array, float]:
         """Return a score's shares of its text's tokens, (tokens,) float64, and its rest.

@@ -10,6 +10,7 @@ from model.text.tokenizer import Truncate
 from service.shapes.answer import Answer, Each
 from service.shapes.ask import Ask
 from service.shapes.inputs import Gates, Strings, Texts
+from service.shapes.outputs import ScoreReason
 from service.tables.wording.words import count_noun
 
 LABEL_HOLE = "{}"  # where a template takes the label
@@ -68,6 +69,10 @@ class ZeroShotRequest(Ask):
     template: it is refused, or cut on this side. The label and the template are never cut."""
     gates: Gates = ()  # type: ignore[assignment]  # pydantic copies a list for each request
     """Heads to scale or drop, in this request alone."""
+    reason: ScoreReason | None = None
+    """Which tokens or words of each text, and of what the template makes of labels, the best label
+    rests on: its logit of entailment less that of the next label, or of several labels that may fit
+    less its own of contradiction."""
 
     def texts(self) -> Texts:
         return self.inputs

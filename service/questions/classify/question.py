@@ -8,15 +8,20 @@ The softmax is in float64. Source: transformers 5.23, pipelines/zero_shot_classi
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from model.task_heads import Classifier
+from service.engine.fair.turns import PIECE_ENTRIES, give_turn
 from service.pipeline.cost import SINGLE
 from service.pipeline.find.resolver import Resolver
 from service.pipeline.worker import Workers
 from service.pipeline.write.task_answers import short_numbers
 from service.questions.classify import LABEL_HOLE, ZeroShotRequest
+from service.questions.classify.reason import LabelReasons
+from service.questions.decide.asked import FACT_BYTES
 from service.questions.entailment import (
     check_length,
     check_pairs,
@@ -24,15 +29,18 @@ from service.questions.entailment import (
     pair_side,
     softmax,
 )
+from service.questions.reasons import require_linear
 from service.shapes.answer import AnswerItem, Array
 from service.shapes.ask import Custom
-from service.shapes.price import Price
+from service.shapes.price import Part, Price
 from service.shapes.record import Record
 from service.shapes.side import Side
 from service.shapes.step import Plan, Read, Step
 from service.shapes.work import Work
 from service.tables.refusals import Refused
 from service.tables.wording.words import Loc, count_noun
+
+REASONS_A_TURN = 32  # texts whose reasons are told between two pauses
 
 
 class Classification:
@@ -42,6 +50,7 @@ class Classification:
         self, ask: ZeroShotRequest, custom: Custom, resolver: Resolver, workers: Workers
     ) -> None:
         self._ask, self._layout, labels = ask, custom.layout, len(ask.labels)
+        self._resolver = resolver
         _check_sizes(ask, resolver.most_sequences, resolver.most_json)
 
         def at(number: int, *field: str | int) -> Loc:
@@ -49,9 +58,14 @@ class Classification:
             text, label = divmod(number, labels)
             return ("labels", label) if field == ("pair",) else ("inputs", text)
 
-        hypotheses = [ask.hypothesis_template.replace(LABEL_HOLE, label) for label in ask.labels]
-        pairs = [(text, hypothesis) for text in ask.inputs for hypothesis in hypotheses]
-        side = pair_side(pairs, at, ask, resolver, each=labels)
+        self._hypotheses = [
+            ask.hypothesis_template.replace(LABEL_HOLE, label) for label in ask.labels
+        ]
+        pairs = [(text, hypothesis) for text in ask.inputs for hypothesis in self._hypotheses]
+        side = pair_side(pairs, at, ask, resolver, each=labels, facts=bool(ask.reason))
+        for head in side.outputs.task_heads:
+            if ask.reason and isinstance(head, Classifier):
+                require_linear(head, "reason")
         self.sides: Sequence[Side] = (side,)
 
     async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Plan:
@@ -62,14 +76,31 @@ class Classification:
         held = sum(n * head.count_bytes(tokens) for head in heads for tokens, n in lengths.items())
         size = len(of_texts) * sum(SINGLE + len(label.encode()) for label in labels)
 
+        parts: dict[Part, int] = {"task": size}
+        step, reasons = Step(works), None
+        if self._ask.reason:
+            asked = self._ask, self._ask.reason
+            reasons = LabelReasons(*asked, of_texts, self._hypotheses, self._resolver)
+            step, parts["shares"] = await reasons.step(), await reasons.weigh()
+            held += FACT_BYTES * sum(map(len, works))
+
         async def make_items() -> Iterable[AnswerItem]:
             """Return an item for each text: its labels with their scores, best first."""
-            return (_rank_labels(self._ask, pairs) for pairs in of_texts)
+            if reasons is None:
+                return (_rank_labels(self._ask, pairs, None) for pairs in of_texts)
+            items = list[AnswerItem]()
+            for index, pairs in enumerate(of_texts):
+                items.append(_rank_labels(self._ask, pairs, reasons.tell(index)))
+                if index % REASONS_A_TURN == REASONS_A_TURN - 1:
+                    await give_turn(len(items) + PIECE_ENTRIES)
+            return items
 
-        return Plan(Step(works), Price({"task": size}, self._layout, held), make_items)
+        return Plan(step, Price(parts, self._layout, held), make_items)
 
 
-def _rank_labels(ask: ZeroShotRequest, works: Sequence[Work]) -> AnswerItem:
+def _rank_labels(
+    ask: ZeroShotRequest, works: Sequence[Work], reason: Mapping[str, Any] | None
+) -> AnswerItem:
     """Return a text's item, its labels best first, from its works: one for each label."""
     logits = np.stack([work.result.task["logits"] for work in works])
     scores = short_numbers(_score_labels(logits, *find_classes(works[0]), ask.multi_label))
@@ -78,6 +109,7 @@ def _rank_labels(ask: ZeroShotRequest, works: Sequence[Work]) -> AnswerItem:
         "classes": [{"label": ask.labels[place], "score": scores[place]} for place in order],
         "truncated": any(work.truncated for work in works),
         "length": max(work.length for work in works),
+        **({} if reason is None else {"reason": reason}),
     }
     return AnswerItem(sum(map(len, works)), facts)
 

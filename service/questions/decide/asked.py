@@ -2,21 +2,19 @@
 
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import factorial
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
-import torch
 
-from model.probes import Readout
-from model.probes.frozen_heads import check_linear
 from service.engine.fair.turns import PIECE_ENTRIES, give_turn
+from service.questions.contrast import Contrast
 from service.questions.decide import DecisionQuestion
 from service.shapes.answer import Array
 from service.shapes.side import Side
 from service.shapes.step import Read
-from service.shapes.work import Outputs, Work
+from service.shapes.work import Work
 
 # Bytes of what is kept of a sequence, of a token of it, and of what is told of a token, as
 # tests/service/questions/decide/test_marked.py measures them
@@ -25,36 +23,6 @@ Entry = TypeVar("Entry")
 QUESTION_OPTIONS = 8  # options that take as long as a question without one
 ORDER_SEED = 0  # of the other orders in which options are read
 Order = Sequence[int]  # the option that each place has
-
-
-class Segment(NamedTuple):
-    """A part of a sequence: its text as the model reads it, and the option's name, if it is one."""
-
-    part: Literal["instructions", "option", "state"]
-    name: str | None
-    text: str
-
-
-class Contrast(NamedTuple):
-    """A sequence whose logits, each with a weight, are a margin or a part of it.
-
-    Args:
-        segments: its texts, by the number that its work's facts give each token.
-    """
-
-    work: Work
-    weights: Sequence[float]
-    segments: Sequence[Segment]
-
-    def bare(self) -> Work:
-        """Return its work with its head alone."""
-        return replace(self.work, outputs=Outputs(task_heads=self.work.outputs.task_heads))
-
-    def readout(self) -> Work:
-        """Return its work with what each token adds to the weighted logits."""
-        (head,) = self.work.outputs.task_heads
-        probe = Readout(check_linear(head), torch.tensor([self.weights]))
-        return replace(self.work, outputs=Outputs(probes=(probe,)))
 
 
 @dataclass(frozen=True, slots=True)

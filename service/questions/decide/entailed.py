@@ -10,12 +10,13 @@ from model.similarity import NotLinear
 from model.task_heads import TaskHead
 from service.pipeline.find.resolver import Resolver
 from service.questions.classify import DEFAULT_TEMPLATE, LABEL_HOLE
+from service.questions.contrast import Contrast, Segment
 from service.questions.decide import DecideRequest, DecisionQuestion
-from service.questions.decide.asked import AskedQuestion, Contrast, Segment
+from service.questions.decide.asked import AskedQuestion
 from service.questions.entailment import (
     check_length,
     check_pairs,
-    count_classes,
+    contrast_hypotheses,
     find_classes,
     pair_side,
 )
@@ -88,21 +89,18 @@ class Entailed:
         second: int,
     ) -> list[Contrast]:
         """Return the pairs that make a margin, of entailments or of one and its contradiction."""
-        contradiction, entailment = find_classes(works[0])
-        state, units = Segment("state", None, self._ask.state), np.eye(count_classes(works[0]))
+        state = Segment("state", None, self._ask.state)
         if question.type == "noul":
-            weights = (units[entailment] - units[contradiction]).tolist()
-            return [
-                Contrast(works[0], weights, [state, Segment("instructions", None, *hypotheses)])
-            ]
-        return [
-            Contrast(
-                works[option],
-                (sign * units[entailment]).tolist(),
-                [state, Segment("option", question.options[option].name, hypotheses[option])],
-            )
-            for option, sign in ((first, 1.0), (second, -1.0))
-        ]
+            said = Segment("instructions", None, *hypotheses)
+            return contrast_hypotheses(state, [(works[0], said)])
+        names = [option.name for option in question.options]
+        return contrast_hypotheses(
+            state,
+            [
+                (works[option], Segment("option", names[option], hypotheses[option]))
+                for option in (first, second)
+            ],
+        )
 
 
 def _check_linear(heads: Iterable[TaskHead]) -> None:

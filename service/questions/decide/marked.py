@@ -12,12 +12,11 @@ from model import packing
 from model.decider import Decider
 from model.text.question import OPTION_TOKENS, Fit, fit_question
 from service.pipeline.find.resolver import Resolver
+from service.questions.contrast import Contrast, Segment
 from service.questions.decide import DecideRequest, DecisionQuestion
 from service.questions.decide.asked import (
     AskedQuestion,
-    Contrast,
     Order,
-    Segment,
     by_options,
     count_orders,
     draw_orders,

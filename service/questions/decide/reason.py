@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,14 +24,9 @@ from model.probes import Readout
 from service.engine.fair.turns import in_turns
 from service.pipeline.edit.sweep import MOST_COPIES
 from service.pipeline.find.resolver import Resolver
+from service.questions.contrast import ReasonUnit, Segment, divide, sum_tokens
 from service.questions.decide import Reason
-from service.questions.decide.asked import (
-    TOKEN_BYTES,
-    WORK_BYTES,
-    AskedQuestion,
-    Contrast,
-    Segment,
-)
+from service.questions.decide.asked import TOKEN_BYTES, WORK_BYTES, AskedQuestion
 from service.questions.highlight.passage import DRAWS, count_draws
 from service.shapes.step import Step
 from service.shapes.work import Outputs, Work
@@ -42,65 +37,6 @@ UNIT_BYTES = 120  # of a word in an answer, besides its text
 REASON_TAKES = "to tell what its decisions rest on takes the work of"
 ONE_OPTION = "there is one option, and so no other that it could be told from"
 TOO_MANY_COPIES = "leaving out each word takes {count:,} copies, and the limit is {limit:,}"
-
-
-class ReasonUnit(NamedTuple):
-    """A word or a token of a part.
-
-    Args:
-        start, end: its characters in the part's text.
-        tokens: its tokens in the sequence of each contrast.
-    """
-
-    segment: Segment
-    start: int
-    end: int
-    tokens: tuple[tuple[int, ...], ...]
-
-
-def divide(contrasts: Sequence[Contrast], reason: Reason) -> list[ReasonUnit]:
-    """Divide the parts of some sequences into words or tokens; one in several is one unit.
-
-    A word ends where the tokenizer says so and at white space, which some tokenizers' words hold.
-    What is white space alone is no unit.
-    """
-    tokens = dict[tuple[Segment, int], list[list[int]]]()  # by segment and first character
-    ends = dict[tuple[Segment, int], int]()
-    for number, contrast in enumerate(contrasts):
-        key, last_word, stop = None, None, 0
-        for token, segment, word, (start, end) in _read_tokens(contrast):
-            inside = start < stop or (
-                reason.level == "word"
-                and word == last_word
-                and not any(part.isspace() for part in segment.text[max(0, start - 1) : start + 1])
-            )
-            if key is None or key[0] != segment or not inside:
-                key = segment, start
-            tokens.setdefault(key, [[] for _ in contrasts])[number].append(token)
-            ends[key] = max(end, ends.get(key, 0))
-            last_word, stop = word, end
-    spans = {key: _trim(key[0].text, key[1], ends[key]) for key in tokens}
-    return [
-        ReasonUnit(key[0], *spans[key], tuple(map(tuple, own)))
-        for key, own in tokens.items()
-        if spans[key][0] < spans[key][1]
-    ]
-
-
-def _read_tokens(contrast: Contrast) -> Iterator[tuple[int, Segment, int | None, tuple[int, int]]]:
-    """Yield each token that is not special: its place, segment, word and characters."""
-    facts, names = contrast.work.facts, ("segments", "words", "offsets", "special")
-    rows = enumerate(zip(*(facts[name] for name in names), strict=True))
-    for token, (number, word, characters, special) in rows:
-        if not special:
-            yield token, contrast.segments[number], word, characters
-
-
-def _trim(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return a span without white space at its ends."""
-    part = text[start:end]
-    first = start + len(part) - len(part.lstrip())
-    return first, max(first, start + len(part.rstrip()))
 
 
 class ReasonWorks:
@@ -117,7 +53,7 @@ class ReasonWorks:
         self.asked, self._reason, self.first, self.second = asked, reason, first, second
         self._contrasts = asked.contrast(first, second)
         self.margin = float(logits[first] - logits[second])
-        self.units = divide(self._contrasts, reason)
+        self.units = divide(self._contrasts, reason.level)
         self._state = [unit for unit in self.units if unit.segment.part == "state"]
         self._copies, self._read = list[list[Work]](), list[Work]()
         if reason.method == "alone":
@@ -150,14 +86,8 @@ class ReasonWorks:
             return {unit: self.margin - margin for unit, margin in pairs}, 0.0, 0.0
         made = [work.result.made[Readout.name] for work in self._read]
         by_token = [np.asarray(one["shares"][0], np.float64) for one in made]
-        shares = {
-            unit: float(
-                sum(of[list(own)].sum() for of, own in zip(by_token, unit.tokens, strict=True))
-            )
-            for unit in self.units
-        }
-        whole = float(sum(of.sum() for of in by_token))
-        return shares, whole - sum(shares.values()), float(sum(one["rest"][0] for one in made))
+        shares, special = sum_tokens(self.units, by_token)
+        return shares, special, float(sum(one["rest"][0] for one in made))
 
     def describe(self) -> dict[str, Any]:
         """Return the fields of an answer, without the control."""
@@ -271,7 +201,7 @@ class Reasoning:
         """Count the works of a question, whose first and second are not known yet."""
         longest = sorted(range(len(asked.works)), key=lambda place: -len(asked.works[place]))
         contrasts = asked.contrast(*(longest[:2] if len(longest) > 1 else (0, 1)))
-        units, reason = divide(contrasts, self._reason), self._reason
+        units, reason = divide(contrasts, self._reason.level), self._reason
         state = sum(unit.segment.part == "state" for unit in units)
         for contrast in contrasts:
             if reason.method == "alone":

@@ -118,7 +118,7 @@ class Encode:
         elif self._copies:
             step = await self._copies.step(works)
         elif reasons:
-            step = reasons.step()
+            step = await reasons.step()
 
         async def make_items() -> Iterable[AnswerItem]:
             """Return an item for each input, computed when it is read."""

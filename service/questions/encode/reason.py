@@ -1,7 +1,6 @@
 """Why an input has its class, or its tokens their labels: what each logit rests on."""
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -81,27 +80,37 @@ class InputReasons:
         resolver: Resolver,
     ) -> None:
         self._head, self._inputs, self._works, self._units = head, inputs, works, units
-        level = next((one.level for one in wanted if isinstance(one, LabelTokens)), "token")
-        # of each input, the token of each score; of a class 0; None where there is no label
-        self._places: list[list[int | None]] = [
-            [0] if isinstance(head, Classifier) else labelled_tokens(work.facts, level, len(work))
-            for work in works
-        ]
-        counts = (len(self._scored(index)) for index in range(len(works)))
-        self._firsts = [0, *accumulate(counts)]  # the number of each input's first score
+        # where a label is told: of each token, or of each word at its first
+        self._level = next((one.level for one in wanted if isinstance(one, LabelTokens)), "token")
+        # of each input, as `_place_scores` returns them
+        self._places = list[list[int | None]]()
+        self._firsts = [0]  # the number of each input's first score
         self._shared = SharedScores(works, resolver)
 
-    def step(self) -> Step:
+    async def step(self) -> Step:
         """Return the step that runs the inputs, and then carries their scores back.
 
         Raises:
             Refused: it takes the work of too many tokens.
         """
-        every = range(len(self._works))
-        examples = [
-            ReadScore(index, self._head, {}) for index in every for _ in self._scored(index)
-        ]
-        return self._shared.step(examples, lambda: [*self._scores()])
+        async for work in in_turns(self._works):
+            self._places.append(self._place_scores(work))
+            scores = sum(place is not None for place in self._places[-1])
+            self._firsts.append(self._firsts[-1] + scores)
+        return await self._shared.step(self._examples, self._scores)
+
+    def _place_scores(self, work: Work) -> list[int | None]:
+        """Return the token of each score of an input; of a class 0, None where no label is."""
+        if isinstance(self._head, Classifier):
+            return [0]
+        return labelled_tokens(work.facts, self._level, len(work))
+
+    def _examples(self) -> Iterator[ReadScore]:
+        """Yield scores of no weights, as many as there will be."""
+        for index, places in enumerate(self._places):
+            for place in places:
+                if place is not None:
+                    yield ReadScore(index, self._head, {})
 
     def _scored(self, index: int) -> list[int]:
         """Return the tokens of an input whose scores are shared out."""

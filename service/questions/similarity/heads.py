@@ -37,7 +37,7 @@ class HeadShares:
         self._units = torch.empty(0)  # vectors of length 1, (texts, size) float64
         self._made: Sequence[Sequence[Work]] = ()  # of each text, what carries its targets
 
-    def step(self) -> Step:
+    async def step(self) -> Step:
         """Return a step that runs the texts, and then carries their vectors back.
 
         Raises:
@@ -50,7 +50,7 @@ class HeadShares:
         size, longest = len(self._resolver.model.pooling.modes) * config.width, max(map(len, works))
         examples = [*chain(*self._divide(torch.empty(len(works), 0)))]
         shares = config.layers * (config.heads + 1) * sum(map(len, self._targets))
-        held = weigh_probes(examples, config)
+        held = await weigh_probes(examples, config)
         held += SINGLE * longest * config.layers * config.width  # what enters each layer
         held += (SINGLE + DOUBLE) * (shares + 2 * len(works) * size)
 

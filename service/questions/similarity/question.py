@@ -116,7 +116,7 @@ class Similarity:
             explaining = _score(works)
         elif ask.by == "head":
             heads = HeadShares(works, resolver, linear)
-            step, shares = heads.step(), weigh_shares(len(ask.right), config, number)
+            step, shares = await heads.step(), weigh_shares(len(ask.right), config, number)
             explaining = self._explain_heads(works, heads)
         elif ask.by == "input":
             owners = [number_sources(each) async for each in in_turns(units)]
@@ -125,7 +125,7 @@ class Similarity:
                 works, owners, resolver, lambda n, sources: Sources(owners[n], sources, modes)
             )
             every = [*works, *chain(*(of_text[1:] for of_text in carried))]
-            step = Step(every, held=weigh_probes(every, config))
+            step = Step(every, held=await weigh_probes(every, config))
             held = _count_held(config.width * len(modes), sizes, [size + 2 for size in sizes])
             explaining = self._share(works, units, linear, carried)
         else:

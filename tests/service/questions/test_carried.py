@@ -161,7 +161,7 @@ async def test_works_hold_no_more_memory_than_is_counted() -> None:
 
     assert [number for tile in tiles for number in of(tile).numbers] == [*range(201)]
     assert max(len(of(tile)) * 200 for tile in tiles) <= carried.TILE_ROWS
-    assert used < carried.weigh_probes(tiles, model.config) < 2 * used
+    assert used < await carried.weigh_probes(tiles, model.config) < 2 * used
 
 
 def of(tile: Work) -> Sources:

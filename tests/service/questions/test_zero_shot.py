@@ -1,5 +1,6 @@
 """Labels of a request's own over HTTP, held to transformers' pipeline for zero-shot."""
 
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -103,6 +104,14 @@ class Zero:
         asked = {"inputs": inputs, "labels": LABELS, **body}
         found: list[dict[str, Any]] = (await self.served.post("/v1/classify", **asked))["data"]
         return found
+
+    def logits(self, text: str, label: str) -> tuple[float, float]:
+        """The pipeline's logits of contradiction and entailment."""
+        tokens = self.pipeline.tokenizer(text, f"This example is {label}.", return_tensors="pt")
+        with torch.inference_mode():
+            logits = self.pipeline.model(**tokens).logits[0].tolist()
+        entailment = self.pipeline.entailment_id
+        return logits[0 if entailment else -1], logits[entailment]
 
     def expected(self, text: str, labels: list[str] = LABELS, **how: Any) -> dict[str, float]:
         """The pipeline's scores by label."""
@@ -272,6 +281,84 @@ async def test_what_a_model_can_do_says_so(zero: Zero) -> None:
 
     assert info["tasks"] == ["encode", "classify", "zero_shot"]
     assert told["model"] == info["model"] and told["weights"] == info["weights"]
+
+
+def total(reason: dict[str, Any]) -> float:
+    """The sum of all shares, special tokens' and biases'."""
+    shares = sum(unit["share"] for unit in reason["units"])
+    return float(shares + reason["special"] + reason["rest"])
+
+
+@pytest.mark.parametrize("level", ["word", "token"])
+async def test_shares_sum_to_the_best_labels_margin_over_the_next(zero: Zero, level: str) -> None:
+    """Of entailments as transformers has them, and all else stays as it is without a reason."""
+    plain = await zero.told(*TEXTS)
+    told = await zero.told(*TEXTS, reason={"level": level})
+
+    for text, one, other in zip(TEXTS, told, plain, strict=True):
+        reason = one.pop("reason")
+        assert one == other
+        best, second = [row["label"] for row in one["classes"]][:2]
+        assert (reason["target"], reason["against"]) == (best, second)
+        margin = zero.logits(text, best)[1] - zero.logits(text, second)[1]
+        assert reason["margin"] == pytest.approx(margin, abs=CLOSE)
+        assert total(reason) == pytest.approx(margin, abs=CLOSE)
+        assert max(abs(unit["share"]) for unit in reason["units"]) > 1e-2
+
+
+@pytest.mark.parametrize("body", [{"multi_label": True}, {"labels": LABELS[:1]}])
+async def test_a_label_that_fits_by_itself_stands_against_its_contradiction(
+    zero: Zero, body: dict[str, Any]
+) -> None:
+    """Of several that may fit, and of one: the entailment less the contradiction of its pair."""
+    for text, one in zip(TEXTS, await zero.told(*TEXTS, **body, reason={}), strict=True):
+        reason, best = one["reason"], one["classes"][0]["label"]
+        contradiction, entailment = zero.logits(text, best)
+
+        names = NAMES[zero.served.replica.name]
+        assert (reason["target"], reason["against"]) == (best, names[0 if len(names) > 2 else -1])
+        assert reason["margin"] == pytest.approx(entailment - contradiction, abs=CLOSE)
+        assert total(reason) == pytest.approx(entailment - contradiction, abs=CLOSE)
+
+
+async def test_a_word_of_the_text_has_one_share_and_stands_where_it_was_sent(
+    models_served: dict[str, Zero],
+) -> None:
+    """The text is a part of both pairs; hypotheses are told apart by `segment`."""
+    (told,) = await models_served["bert"].told("It  rains", reason={})
+    reason = told["reason"]
+
+    rows = [(unit["text"], unit["segment"]) for unit in reason["units"]]
+    said = [f"This example is {reason[name]} .".split() for name in ("target", "against")]
+    assert rows == [
+        *(("It", 0), ("rains", 0)),
+        *((word, number) for number, words in enumerate(said, 1) for word in words),
+    ]
+    assert reason["units"][1]["characters"] == [4, 9]
+
+
+async def test_a_reason_is_the_same_in_any_batch_and_follows_gates(zero: Zero) -> None:
+    """To the bit, alone and among others."""
+    gates = [{"layer": 1, "head": 2, "scale": 0.0}]
+    together = await zero.told(*TEXTS, reason={}, gates=gates)
+    alone = [(await zero.told(text, reason={}, gates=gates))[0] for text in TEXTS]
+    (ungated,) = await zero.told(TEXTS[0], reason={})
+
+    assert alone == together and ungated["reason"] != alone[0]["reason"]
+    margin = alone[0]["reason"]["margin"]
+    assert total(alone[0]["reason"]) == pytest.approx(margin, abs=CLOSE)
+
+
+async def test_a_reason_is_priced_before(zero: Zero) -> None:
+    """It counts as more work and a longer answer."""
+    body = {"inputs": TEXTS, "labels": LABELS}
+    plain = await zero.served.post("/v1/classify?dry_run=true", **body)
+    dry = await zero.served.post("/v1/classify?dry_run=true", **body, reason={})
+    told = await zero.served.post("/v1/classify", **body, reason={})
+
+    assert dry["flops"] > 3 * plain["flops"]
+    assert len(json.dumps(told)) - len(json.dumps(told["data"])) < dry["answer_bytes"]
+    assert dry["answer_bytes"] > plain["answer_bytes"]
 
 
 BAD: dict[str, tuple[dict[str, Any], str, list[Any]]] = {
