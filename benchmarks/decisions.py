@@ -48,7 +48,9 @@ class Decider(Server):
         if self.name.startswith(OURS):
             kind = ["--dtype", "bfloat16"] if self.half else []
             serve = ["-m", "service.cli", "serve", "--port", str(port), "--model", self.folder]
-            return [sys.executable, *serve, "--served-model-name", MODEL, *kind]
+            # 512 questions at once wait longer than a request may by default
+            wait = ["--deadline-seconds", "300"]
+            return [sys.executable, *serve, "--served-model-name", MODEL, *wait, *kind]
         variables = {
             "LAYA_EXTRA_MODELS": json.dumps({MODEL: self.folder}),
             "LAYA_MODELS": MODEL,

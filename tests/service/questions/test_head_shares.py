@@ -148,7 +148,7 @@ async def test_the_bias_of_a_dense_layer_is_part_of_the_rest() -> None:
             packed = encoder.pack([work.sequence])
             vector = pool_sequence(encoder(packed).last[packed.rows(0)], pooling)
             work.result = Result(pooled=vector.numpy())
-        then = shares.step().then
+        then = (await shares.step()).then
         step = await then() if then else None
         for work in step.works if step else ():
             targets = work.outputs.probe(Targets)
@@ -210,7 +210,7 @@ async def test_works_hold_no_more_memory_than_is_counted() -> None:
     texts = [Work(Sequence([*range(1000, 1200)]), Outputs(pooling), length=200) for _ in range(257)]
     shares = HeadShares(texts, resolver, LinearPooling(pooling))
     tracemalloc.start()
-    step = shares.step()
+    step = await shares.step()
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
 
