@@ -67,7 +67,7 @@ ray: $(ENV)
 bench: $(ENV) ## measure encodings per second beside sentence-transformers
 	$(BIN)/python benchmarks/in_process.py
 
-bench-http: $(ENV) ## the same over HTTP, beside other servers, in nine minutes; installs them once
+bench-http: $(ENV) ## the same over HTTP, beside other servers, in a quarter of an hour; installs them once
 	$(BIN)/python benchmarks/over_http.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 prove: $(ENV) ## run the long drills: kills, floods, restarts, examples never tried

@@ -7,8 +7,8 @@ each round every server in turn gets every workload, the same texts as the other
 twice; the others are stopped meanwhile. The load comes from this process, on the same cores.
 
 Prints medians over the rounds with least and most, and what Headlight is to each of the others;
-writes them with every turn, the processor and the versions as JSON. With five servers that takes
-some nine minutes of two cores. The first run makes the peers' environments under build/peers/.
+writes them with every turn, the processor and the versions as JSON. With all servers that takes
+a quarter of an hour of two cores. The first run makes the peers' environments under build/peers/.
 """
 
 import argparse
@@ -68,7 +68,8 @@ LOAD = 0.6  # of what the slower of ours and the bare server takes, in the open 
 OPEN_TURNS = 2  # of the open loop, as long as so many others: few requests come in one
 # Of whose versions the result tells
 THEIRS = (
-    *("onnxruntime", "starlette", "uvicorn", "infinity-emb", "optimum-onnx", "fastapi"),
+    *("onnxruntime", "openvino", "nncf", "starlette", "uvicorn", "infinity-emb"),
+    *("optimum-onnx", "fastapi"),
     *("sentence-transformers", "transformers", "litserve", "tokenizers", "numpy"),
 )
 

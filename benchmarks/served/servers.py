@@ -22,7 +22,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from served.processes import cpu_seconds, find_marked, free_port, peak_mib, send_signal
-from served.texts import BATCHES, LONG, Workload, embed_body, openai_body
+from served.texts import LONG, Workload, embed_body, openai_body
 
 ROOT = Path(__file__).parent.parent.parent
 PEERS, BUILT = ROOT / "benchmarks" / "peers", ROOT / "build" / "peers"
@@ -49,7 +49,6 @@ class Server:
     torch: bool = True
     path: str = "/embed"
     body: Callable[[list[str]], bytes] = embed_body
-    batches_only: bool = False  # it differs from another server with several texts a request alone
     paced: bool = True  # it gets the open loop, too
     warm_seconds: float = 1.0  # of load after it was stopped, before it is measured
 
@@ -60,7 +59,7 @@ class Server:
 
     def is_measured_with(self, load: Workload) -> bool:
         """Tell whether it is measured with a workload."""
-        return load is BATCHES or not self.batches_only and (self.paced or load.connections > 0)
+        return self.paced or load.connections > 0
 
     def command(self, port: int) -> list[str]:
         """Return the command."""
@@ -72,23 +71,30 @@ class Server:
         return [str(self.home / "bin" / "python"), script, str(MODEL), str(port), *self.options]
 
 
+def openvino_server(number_format: str = "float32") -> Server:
+    """Return the bare server around OpenVINO, which computes in this format."""
+    name = "Starlette + OpenVINO"
+    return Server(
+        name if number_format == "float32" else f"{name}, {number_format}",
+        "starlette_openvino",
+        "starlette_openvino",
+        ("--format", number_format),
+        torch=False,
+    )
+
+
 # What was stopped catches up first: an HAProxy that missed a check takes our replica for dead, and
 # answers 503 for up to 4 s
 SERVERS = {
     "headlight": Server(OURS, warm_seconds=5.0),
     "headlight-bfloat16": Server(HALF, options=("--dtype", "bfloat16"), warm_seconds=5.0),
     "onnx": Server(BARE, "starlette_onnx", "starlette_onnx", torch=False),
-    "onnx-sorted": Server(
-        f"{BARE}, sorted",
-        "starlette_onnx",
-        "starlette_onnx",
-        ("--sorted", "8"),
-        torch=False,
-        batches_only=True,
-    ),
     "onnx-int8": Server(
         f"{BARE}, int8", "starlette_onnx", "starlette_onnx", ("--int8",), torch=False
     ),
+    "openvino": openvino_server(),
+    "openvino-bfloat16": openvino_server("bfloat16"),
+    "openvino-int8": openvino_server("int8"),
     "infinity": Server(
         "infinity-emb", "infinity", "infinity", path="/embeddings", body=openai_body
     ),
