@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 NAMING = runpy.run_path(str(HERE / "model" / "native" / "__init__.py"))
 
 HEADERS = ("attention", "gated", "gelu", "kinds", "linear", "look", "mix", "norm", "panel")
-HEADERS += ("product", "rows", "tile")
+HEADERS += ("product", "rows", "team", "tile")
 # what is compiled once for each kind of processor, and chosen when it runs; the lesser comes first,
 # so that an inline function of a header that both hold is the lesser's; elsewhere its twin serves
 EACH = ("model/native/single.cpp", "model/native/rows.cpp")

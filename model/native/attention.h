@@ -7,7 +7,6 @@
 #include <tuple>
 #include <vector>
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
@@ -18,6 +17,7 @@
 #include "look.h"
 #include "norm.h"
 #include "rows.h"
+#include "team.h"
 
 namespace {
 
@@ -88,7 +88,8 @@ void attend(const Heads& heads, const Tensor& q, const Tensor& k, const Tensor& 
   TORCH_CHECK(run, "no attention of this processor");
   const auto count = q.size(1), queries = q.size(2), sharing = count / k.size(1);
   const auto units = q.size(0) * count;
-  const auto chunks = std::min(queries, (UNITS * at::get_num_threads() + units - 1) / units);
+  const auto threads = std::max<int64_t>(at::get_num_threads(), headlight::Team::own().members());
+  const auto chunks = std::min(queries, (UNITS * threads + units - 1) / units);
   const auto added = bias && bias->stride(-1) != 1 ? Maybe(bias->contiguous()) : bias;
   const auto place = [](const Tensor& x, int64_t sequence, int64_t head, int64_t token) {
     return sequence * x.stride(0) + head * x.stride(1) + token * x.stride(2);
@@ -96,7 +97,7 @@ void attend(const Heads& heads, const Tensor& q, const Tensor& k, const Tensor& 
   const auto *from = q.const_data_ptr<float>(), *keys = k.const_data_ptr<float>(),
              *values = v.const_data_ptr<float>();
   auto *to = mixed.mutable_data_ptr<float>(), *logs = sums.mutable_data_ptr<float>();
-  at::parallel_for(0, units * chunks, 1, [&](int64_t begin, int64_t end) {
+  headlight::share_out(units * chunks, 1, [&](int64_t begin, int64_t end) {
     for (auto i = begin; i < end; ++i) {
       const auto first = queries * (i % chunks) / chunks, last = queries * (i % chunks + 1) / chunks;
       const auto head = i / chunks % count, sequence = i / chunks / count;
@@ -188,7 +189,7 @@ struct Attention {
                *s = cos ? sin->const_data_ptr<float>() : nullptr;
     auto* numbers = all.mutable_data_ptr<float>();
     const auto least = std::max<int64_t>(1, GRAIN / apart);
-    at::parallel_for(0, rows, least, [&](int64_t first, int64_t last) {
+    headlight::share_out(rows, least, [&](int64_t first, int64_t last) {
       for (auto row = first; row < last; ++row) {
         auto *q = numbers + row * apart, *k = q + heads.count * heads.size;
         if (query_norm) query_norm.apply(q, heads.count, q), key_norm.apply(k, heads.shared, k);

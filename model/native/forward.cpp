@@ -35,6 +35,7 @@
 #include "gated.h"
 #include "linear.h"
 #include "norm.h"
+#include "team.h"
 
 namespace {
 
@@ -196,6 +197,8 @@ struct Stack : torch::CustomClassHolder {
     for (const auto& [start, count, length, bias] : runs) {
       groups.push_back({start, count, length, bias});
     }
+    const auto& end = groups.back();
+    const headlight::Together together(end.start + end.count * end.length <= unpadded_rows());
     const auto count = static_cast<int64_t>(layers_.size());
     const auto place = [&](int64_t layer) {
       TORCH_CHECK(0 <= layer && layer < count, "no such layer: ", layer, " of ", count);

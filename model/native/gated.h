@@ -43,7 +43,7 @@ struct Gated {
     const bool own = brief && both.scalar_type() == at::kFloat && inner % AT_ONCE == 0;
     // what one thread takes alone it takes in one call, odd rows included
     const auto least = std::max<int64_t>(1, (GRAIN / inner - 1) / 2);
-    at::parallel_for(0, pairs, least, [&](int64_t first, int64_t last) {
+    headlight::share_out(pairs, least, [&](int64_t first, int64_t last) {
       const c10::InferenceMode mode;  // another thread's may write to what this one's made
       const auto start = 2 * first, count = (last == pairs ? rows : 2 * last) - start;
       const auto gate = halves[0].narrow(0, start, count), up = halves[1].narrow(0, start, count);

@@ -24,6 +24,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "product.h"
+#include "team.h"
 
 // what torch/csrc/inductor calls too; its own header is not among torch's
 namespace at::native {
@@ -185,7 +186,7 @@ struct Linear {
     auto* to = static_cast<uint16_t*>(y.mutable_data_ptr());
     const auto from = own.to(at::kFloat);  // no copy, but of an odd width
     const auto* numbers = from.const_data_ptr<float>();
-    at::parallel_for(0, rows, divided(GRAIN, width), [&](int64_t first, int64_t last) {
+    headlight::share_out(rows, divided(GRAIN, width), [&](int64_t first, int64_t last) {
       if (width == 2 * units) {
         return halve(numbers + first * width, (last - first) * width, to + first * width);
       }
@@ -215,14 +216,14 @@ struct Linear {
     const auto* all = static_cast<const Unit*>(panels);
     auto* to = static_cast<char*>(y.mutable_data_ptr());
     const auto bytes = y.itemsize();
-    at::parallel_for(0, count * pieces, 1, [&](int64_t first, int64_t last) {
+    const auto members = headlight::Team::own().members();
+    headlight::share_out(count * pieces, 1, [&](int64_t first, int64_t last) {
       for (auto i = first; i < last; ++i) {  // all rows by a panel, then all by the next
         const auto piece = i % pieces, start = std::min(rows, piece * piece_rows);
         const auto column = i / pieces * PANEL;
-        const auto* weights = all + column * units;
-        const auto* next = i + 1 < last ? weights + PANEL * units : begins<Unit>(pieces);
+        const auto until = members > 1 ? count * pieces : last;
         const headlight::Panel<Unit> panel{
-            weights, piece + 1 == pieces ? next : nullptr,
+            all + column * units, following<Unit>(i, members, until, pieces),
             bias ? bias->const_data_ptr<float>() + column : nullptr,
             units, std::min(PANEL, outputs - column), depth, outputs, end};
         const auto place = start * outputs + column;
@@ -233,10 +234,24 @@ struct Linear {
     return y;
   }
 
-  // The panel with which this thread begins in the linear that comes next, if it has any.
+  // The panel that this thread comes to after the i-th piece, of those until `until`, if it is another one. Of a
+  // team each is taken to come to every `members`-th.
+  template <typename Unit>
+  const Unit* following(int64_t i, int64_t members, int64_t until, int64_t pieces) const {
+    const auto next = i + members;
+    if (next / pieces == i / pieces) return nullptr;
+    if (next < until) return static_cast<const Unit*>(panels) + next / pieces * PANEL * units;
+    if (!after.panels) return nullptr;
+    if (members > 1) {
+      const auto first = std::min((next - until) / pieces, divided(after.outputs, PANEL) - 1);
+      return static_cast<const Unit*>(after.panels) + first * PANEL * after.units;
+    }
+    return begins<Unit>(pieces);
+  }
+
+  // The panel with which this thread of OpenMP's begins in the linear that comes next.
   template <typename Unit>
   const Unit* begins(int64_t pieces) const {
-    if (!after.panels) return nullptr;
     const auto all = divided(after.outputs, PANEL) * pieces;
     const auto each = divided(all, std::min<int64_t>(at::get_num_threads(), all));
     const auto first = at::get_thread_num() * each / pieces;

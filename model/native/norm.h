@@ -7,16 +7,17 @@
 
 #include <algorithm>
 
-#include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/layer_norm.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/rms_norm.h>
+#include <c10/core/InferenceMode.h>
 
 #include "linear.h"
 #include "rows.h"
+#include "team.h"
 
 namespace {
 
@@ -42,15 +43,20 @@ struct Norm {
     if (rms && !brief) return at::rms_norm(x, {width}, weight, eps);
     const auto from = x.contiguous();
     auto y = at::empty_like(from);
+    const auto least = std::max<int64_t>(1, GRAIN / width);
     if (!rms) {  // what native_layer_norm calls, without means and deviations
-      at::native::LayerNormKernel(at::kCPU, from, *weight, bias.value_or(Tensor()), rows, width,
-                                  eps, &y, nullptr, nullptr);
+      headlight::share_out(rows, least, [&](int64_t first, int64_t last) {
+        const c10::InferenceMode mode;  // another thread's may write to what this one's made
+        const auto some = from.view({rows, width}).narrow(0, first, last - first);
+        auto part = y.view({rows, width}).narrow(0, first, last - first);
+        at::native::LayerNormKernel(at::kCPU, some, *weight, bias.value_or(Tensor()), last - first,
+                                    width, eps, &part, nullptr, nullptr);
+      });
       return y;
     }
     const auto* numbers = from.const_data_ptr<float>();
     auto* to = y.mutable_data_ptr<float>();
-    const auto least = std::max<int64_t>(1, GRAIN / width);
-    at::parallel_for(0, rows, least, [&](int64_t first, int64_t last) {
+    headlight::share_out(rows, least, [&](int64_t first, int64_t last) {
       apply(numbers + first * width, last - first, to + first * width);
     });
     return y;

@@ -1,8 +1,9 @@
 """The lanes: threads that pack sequences, run them as a batch and split the results.
 
-A lane is one thread. Lane 0 loads the model and may use several cores; every other lane uses one
-and so never opens an OpenMP region. That is deliberate: a second thread that opens one makes
-libgomp stop spinning and doubles the time of a short sentence.
+A lane is one thread. Lane 0 loads the model and may use several cores; every other lane uses one.
+The compiled pass shares them out itself (model/native/team.h). What opens an OpenMP region, the
+loop and large batches, does so in lane 0 alone: a second thread that opens one makes libgomp stop
+spinning, and doubles the time of a short sentence.
 """
 
 import asyncio

@@ -153,16 +153,6 @@ needs_half = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def stacked() -> Callable[[Encoder], NativeStack]:
-    """What gives an encoder to the operator; without a compiler there is none to be held."""
-    try:
-        operator = library.load_operator()
-    except library.OperatorMissing as reason:
-        pytest.skip(f"no compiled forward pass: {reason}")
-    return lambda encoder: NativeStack(encoder, operator)
-
-
 def batches(config: EncoderConfig) -> Iterator[list[Sequence]]:
     """Short ones alone, many in company, windows of several tiles, vectors, types, gates."""
     chance = random.Random(0)
