@@ -6,6 +6,7 @@ those of two cores (docs/decisions/0002). tests/ray/test_tenants.py asks a real 
 
 import asyncio
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -223,6 +224,14 @@ def test_a_small_request_passes_large_ones_of_its_own_key(idle: float, keys: str
 
     assert p99(flooded.seconds["small"]) <= idle + 0.15
     assert min(done) >= max(done) - 1 > 0
+
+
+def test_requests_about_alike_wait_alike() -> None:
+    """Of four connections, of 32 texts each, the one with the longest waits for no other twice."""
+    flood = [(f"of {n} tokens", "", 1, (n,) * 32) for n in (18, 26, 34, 44)]
+    taken = [seconds for each in served(flood, None).seconds.values() for seconds in each]
+
+    assert p99(taken) <= 1.6 * statistics.median(taken)
 
 
 def test_a_large_request_is_not_starved_by_small_ones_of_its_own_key() -> None:

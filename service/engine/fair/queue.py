@@ -1,8 +1,8 @@
 """The bounded queue of waiting requests, with a line for each API key.
 
 The key that has started the fewest tokens is next, so none delays another by sending many requests;
-one that comes has no claim on what was started without it. Within a key small requests go first
-(line.py). Without keys, all requests stand in one line.
+one that comes has no claim on what was started without it. Within a key, first come, but much
+smaller requests overtake (line.py). Without keys, all requests stand in one line.
 
 Source: Goyal, Vin and Cheng 1996, "Start-time Fair Queueing".
 """

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from service.engine.fair.line import OVERTAKING_TOKENS
+from service.engine.fair.line import JobLine
 from service.engine.fair.queue import BATCH_GROWTH, CROWD_TOKENS, JobQueue
-from service.shapes.job import Job
+from service.shapes.job import Batch, Job
 from service.tables.keys import Limits
 from service.tables.refusals import Refused
 
@@ -114,17 +114,30 @@ async def test_within_a_key_a_small_request_passes_large_ones_and_rides_in_a_sma
         assert batch[0][0] is small and batch.tokens <= max(CROWD_TOKENS, BATCH_GROWTH * 20)
 
 
-async def test_a_large_request_is_not_starved_by_small_ones_without_end() -> None:
-    """After those that may pass it has half, and is the oldest until it is done."""
+async def test_requests_about_alike_go_first_come() -> None:
+    """One overtakes those of twice its tokens, and none of its own octave."""
+    line, order = JobLine[str, str]("a"), list[int]()
+    for tokens in (1000, 590, 510, 700, 300, 160, 290):
+        line.add_job(job("a", tokens))
+    while line.jobs:
+        first = line.next_job()
+        order.append(line.start_works(first, Batch(), 10**6))
+
+    assert order == [160, 1000, 590, 510, 300, 290, 700]
+
+
+@pytest.mark.parametrize("tokens", [40, 200, 4000])
+async def test_a_request_is_overtaken_by_no_more_tokens_than_it_has(tokens: int) -> None:
+    """However many small ones come; one that takes long by as many again meanwhile."""
     queue, started = queue_of("a"), 0
-    large = job("a", 4000)
-    queue.add_job(large)
-    while large.waiting and started < 100_000:
+    larger = job("a", tokens)
+    queue.add_job(larger)
+    while larger.waiting and started < 100_000:
         while len(queue) < 50:
             queue.add_job(job("a", 20))
         started += queue.take_batch(BATCH, 0.0).tokens
 
-    assert started <= OVERTAKING_TOKENS + 2 * 4000 + BATCH
+    assert tokens < started <= 3 * tokens + BATCH
 
 
 async def test_a_request_of_which_nothing_fitted_has_not_begun() -> None:
