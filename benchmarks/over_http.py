@@ -6,9 +6,10 @@ Each server runs as its makers start it, with its own number of threads, on the 
 each round every server in turn gets every workload, the same texts as the others, and none of them
 twice; the others are stopped meanwhile. The load comes from this process, on the same cores.
 
-Prints medians over the rounds with least and most, and what Headlight is to each of the others;
-writes them with every turn, the processor and the versions as JSON. With all servers that takes
-a quarter of an hour of two cores. The first run makes the peers' environments under build/peers/.
+Prints medians over the rounds with least and most, what Headlight is to each of the others, and
+p50, p90 and p99 of a request; writes them with every turn, the processor and the versions as JSON.
+With all servers that takes a quarter of an hour of two cores. The first run makes the peers'
+environments under build/peers/.
 """
 
 import argparse
@@ -196,6 +197,7 @@ class Bench:
                 server=running.server.name,
                 sentences=answers.rate,
                 p50=quantile(answers.milliseconds, 0.5),
+                p90=quantile(answers.milliseconds, 0.9),
                 p99=quantile(answers.milliseconds, 0.99),
                 cpu_ms=used * 1000 / answers.sentences,
                 peak_mib=running.peak_mib(),

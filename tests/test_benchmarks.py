@@ -134,6 +134,15 @@ def test_other_vectors_are_told_by_their_cosine() -> None:
     assert "| cosine 0.9900 |" in table.format_row(peer)
 
 
+def test_a_row_has_three_quantiles_of_the_time() -> None:
+    """Medians over the rounds; a run from before the 90th was told has a dash."""
+    turns = [turn(n, "ours", p50=2.0, p90=3.0 + n, p99=5.0) for n in range(3)] + [turn(0, "old")]
+
+    ours, old = map(table.format_row, table.summarise(turns, "ours", "open loop"))
+
+    assert "| 2.0 | 4.0 | 5.0 |" in ours and "| 1.0 | - | 1.0 |" in old
+
+
 def test_answers_are_compared_text_by_text_in_either_api() -> None:
     """One vector of three that points elsewhere is enough; a vector too few is no answer."""
     ours = {0: b"[[1, 0], [0, 1], [3, 4]]"}

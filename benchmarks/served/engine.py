@@ -60,6 +60,7 @@ class ServedEngine:
             server=ENGINE,
             sentences=sentences / took,
             p50=quantile(milliseconds, 0.5),
+            p90=quantile(milliseconds, 0.9),
             p99=quantile(milliseconds, 0.99),
             cpu_ms=used * 1000 / sentences,
             peak_mib=peak_mib(self.process.pid),

@@ -30,6 +30,7 @@ class Turn:
     missing: int = 0  # requests of the open loop without an answer
     generator: float = 0.0  # share of one core that the load took
     others: float = 0.0  # share of the machine that neither the server nor the load took
+    p90: float = math.nan  # milliseconds; nan in a run from before it was told
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Row:
     peak_mib: float
     cosine: float | None
     missing: int
+    p90: float = math.nan
 
 
 def summarise(turns: Iterable[Turn], ours: str, paced: str) -> list[Row]:
@@ -93,6 +95,7 @@ def summarise_group(group: list[Turn], ours: list[Turn], paced: bool) -> Row:
         peak_mib=max(turn.peak_mib for turn in group),
         cosine=min(cosines, default=None),
         missing=sum(turn.missing for turn in group),
+        p90=median_figure(group, lambda turn: turn.p90),
     )
 
 
@@ -140,9 +143,9 @@ def format_table(every: list[Row]) -> str:
     """Return a table for people, and for benchmarks/results.md."""
     head = (
         "| workload | server | sentences/s (least to most) | Headlight to it (least to most) "
-        "| p50 ms | p99 ms | CPU ms a sentence | peak MiB | answers |"
+        "| p50 ms | p90 ms | p99 ms | CPU ms a sentence | peak MiB | answers |"
     )
-    return "\n".join([head, "|---" * 9 + "|", *map(format_row, every)])
+    return "\n".join([head, "|---" * 10 + "|", *map(format_row, every)])
 
 
 def format_ratios(every: list[Row], ours: str) -> str:
@@ -181,6 +184,7 @@ def format_row(row: Row) -> str:
         f"{row.sentences:.1f} ({row.least:.1f} to {row.most:.1f})",
         format_ratio(row),
         f"{row.p50:.1f}",
+        MISSING if math.isnan(row.p90) else f"{row.p90:.1f}",
         f"{row.p99:.1f}",
         f"{row.cpu_ms:.2f}",
         f"{row.peak_mib:.0f}",
