@@ -5,11 +5,13 @@ which has read it anyway, the names of all. The replica sends it back through HA
 the name in a header, and passes on the answer as it comes. It is counted where it is answered.
 """
 
+import asyncio
+import importlib
 import io
 import time
 from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING
 
-import aiohttp
 from pydantic_core import from_json
 
 from service.cluster.choose_model import FORWARDED_HEADER, MODEL_HEADER, NAMES_HEADER, read_names
@@ -18,6 +20,9 @@ from service.pipeline.find.names import find_name, unknown_model
 from service.shapes.call import Reply
 from service.shapes.record import REQUEST_ID
 from service.tables.refusals import Refused
+
+if TYPE_CHECKING:  # a service of one model, which forwards nothing, never imports it
+    import aiohttp
 
 # What belongs to one connection
 NOT_PASSED = frozenset(("connection", "keep-alive", "te", "transfer-encoding", "upgrade"))
@@ -69,6 +74,10 @@ class Forwarder:
         Raises:
             Refused: HAProxy cannot be reached.
         """
+        if self._session is None:  # once, while the loop goes on to serve
+            await asyncio.to_thread(importlib.import_module, "aiohttp")
+        import aiohttp
+
         if self._session is None:  # in the loop that serves
             # HAProxy is on this machine, and its certificate made for the name that clients use
             self._session = aiohttp.ClientSession(
@@ -109,7 +118,7 @@ class Forwarder:
             await self._session.close()
 
 
-async def _read_pieces(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+async def _read_pieces(answer: "aiohttp.ClientResponse") -> AsyncGenerator[bytes]:
     """Yield nothing, so that from here on its end closes the answer, then its pieces as they come.
 
     Raises:

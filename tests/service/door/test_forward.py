@@ -1,6 +1,7 @@
 """What is sent on to another model, and how its answer comes back."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -214,3 +215,12 @@ async def test_a_key_that_names_no_model_is_told_in_the_log_once(
             assert len(said) == (names[-1] != "*")
 
     assert said == ["key a: models= names misspelt, which no model is called"]
+
+
+async def test_a_replica_that_sends_nothing_on_has_no_client_of_http() -> None:
+    """aiohttp takes a start 0.2 s, and 5 MiB."""
+    code = "import sys, service.door.door; sys.exit('aiohttp' in sys.modules)"
+
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+
+    assert await process.wait() == 0
