@@ -93,7 +93,7 @@ def process_title(pid: int) -> str:
     """Return what a process is, in a word: Ray's title for it, or its program or script."""
     words = read_proc(pid, "cmdline").split(b"\0")
     if words[0].startswith(b"ray::"):
-        return words[0].decode().split()[0]
+        return words[0].decode().split()[0].partition(".")[0]  # without what it does just now
     module = words[words.index(b"-m") + 1] if b"-m" in words[:3] else b""
     script = next((word for word in words[:4] if word.endswith((b".py", b"/headlight"))), words[0])
     return module.decode() or Path(script.decode()).name
