@@ -145,7 +145,8 @@ class Cores:
         while self._ends and self._ends[0][0] <= self._done + 1e-9:
             _, _, threads, future = heapq.heappop(self._ends)
             self._active -= threads
-            future.set_result(None)
+            if not future.done():  # who waited for it may have given up
+                future.set_result(None)
         self._plan()
 
 
@@ -169,12 +170,19 @@ class SerialServer:
             await turn
         else:
             self._free -= 1
-        await cores.compute(seconds)
+        try:
+            await cores.compute(seconds)
+        finally:
+            self._hand_on()
         self.seconds += seconds
-        if self._waiting:
-            self._waiting.popleft().set_result(None)
-        else:
-            self._free += 1
+
+    def _hand_on(self) -> None:
+        """Let the next one that has not given up begin."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                return turn.set_result(None)
+        self._free += 1
 
 
 class SimulatedReplica:

@@ -1,44 +1,39 @@
 """What a key feels of another, and a small request of large ones: the drills, on a clock of ours.
 
-The gate and the batcher are the service's own; the seconds of the event loop and of two lanes are
-those of two cores (docs/decisions/0002). tests/ray/test_tenants.py asks a real service.
+The gate and the batcher are the service's own; the event loop, two lanes and HAProxy share two
+cores (benchmarks/served/simulation.py). tests/ray/test_tenants.py asks a real service.
 """
 
 import asyncio
 import math
 import statistics
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+sys.path.append(str(Path(__file__).parent.parent.parent / "benchmarks"))
+
+from served.simulation import PROXY_THREADS, Cores, SerialServer, SimulatedLoop
+
+from service.door.door import PAUSE_SECONDS
 from service.door.gate import KeyGate
 from service.engine.batcher import Batcher
 from service.tables.keys import Limits
 from service.tables.refusals import Refused
 
-LOOP_SECONDS = 0.0005  # to read a request, and to write its answer
+# The event loop's for a request's head, its body and its answer, and HAProxy's each way
+HEAD_SECONDS, BODY_SECONDS, ANSWER_SECONDS, PROXY_SECONDS = 0.0002, 0.0003, 0.0005, 0.0001
 BATCH_SECONDS, TOKEN_SECONDS = 0.0082, 0.000152
+CORES = 2
 LANES, BUDGET = 2, 1300  # tokens of two lanes' batches: 100 ms of each
 ROOM, WAITING, WAITING_TOKENS = 768, 512, 600_000
-AGAIN_SECONDS = 1.5  # a refusal's pause, and the client's
+AGAIN_SECONDS = 0.5  # a client's pause after a refusal
 SMALL, LARGE = (16,), (200,) * 64
 BEGUN_SECONDS = 2.0  # by then the flood that came before others is answered
 SECONDS = 10.0
-
-
-class Jumping(asyncio.SelectorEventLoop):
-    """A loop whose clock jumps to what comes next, so that seconds pass at once."""
-
-    now = 0.0
-
-    def time(self) -> float:
-        return self.now
-
-    def _run_once(self) -> None:
-        if not self._ready and self._scheduled:
-            self.now = max(self.now, self._scheduled[0].when())
-        super()._run_once()
 
 
 class Service:
@@ -50,7 +45,8 @@ class Service:
     """
 
     def __init__(self, keys: str, pass_seconds: float = TOKEN_SECONDS) -> None:
-        self._loop, self._turn = asyncio.get_running_loop(), asyncio.Lock()
+        self._loop, self._cores = asyncio.get_running_loop(), Cores(CORES)
+        self._steps, self._proxy = SerialServer(), SerialServer(PROXY_THREADS)
         self._token_seconds = pass_seconds
         self.gate = KeyGate(keys, ROOM, self._loop.time)
         self.batcher: Batcher[range, bool] = Batcher(
@@ -67,30 +63,32 @@ class Service:
 
     async def _compute(self, lane: int, works: Sequence[range], cores: int) -> Sequence[bool]:
         tokens = sum(map(len, works))
-        await asyncio.sleep(BATCH_SECONDS + tokens * self._token_seconds / cores)
+        await self._cores.compute(BATCH_SECONDS + tokens * self._token_seconds / cores, cores)
         return [True] * len(works)
-
-    async def _step(self) -> None:
-        async with self._turn:
-            await asyncio.sleep(LOOP_SECONDS)
 
     async def ask(self, name: str, key: str, texts: Sequence[int]) -> None:
         """Have one request answered, or refused as admission and the door do."""
         began, place = self._loop.time(), None
+        await self._proxy.do(self._cores, PROXY_SECONDS)
+        await self._steps.do(self._cores, HEAD_SECONDS)
         try:
             place = self.gate.take_place(key)
             if place:
                 await self.gate.enter(place, 30.0)
-            await self._step()
+            await self._steps.do(self._cores, BODY_SECONDS)
             works = [range(tokens) for tokens in texts]
             self.batcher.check_admission(
                 sum(texts), sum(self.batcher.costs(works)), began + 30, key
             )
             await self.batcher.submit(works, began + 30, key)
-            await self._step()
+            await self._steps.do(self._cores, ANSWER_SECONDS)
+            await self._proxy.do(self._cores, PROXY_SECONDS)
             self.seconds[name].append(self._loop.time() - began)
         except Refused:
             self.refused[key] += 1
+            await asyncio.sleep(PAUSE_SECONDS)
+            await self._steps.do(self._cores, HEAD_SECONDS)
+            await self._proxy.do(self._cores, PROXY_SECONDS)
             await asyncio.sleep(AGAIN_SECONDS)
         finally:
             if place:
@@ -128,10 +126,10 @@ def served(
     async def run() -> Service:
         service = Service(keys, token_seconds)
         tasks = [asyncio.create_task(service.flood(*client)) for client in clients]
-        if every:
-            tasks.append(asyncio.create_task(service.now_and_then("small", key, every)))
         await asyncio.sleep(BEGUN_SECONDS)
         service.seconds.clear()
+        if every:
+            tasks.append(asyncio.create_task(service.now_and_then("small", key, every)))
         await asyncio.sleep(SECONDS)
         for task in tasks:
             task.cancel()
@@ -141,7 +139,7 @@ def served(
         assert service.gate.total == sum(line.taken for line in lines) == 0
         return service
 
-    with asyncio.Runner(loop_factory=Jumping) as runner:
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         return runner.run(run())
 
 
@@ -161,7 +159,7 @@ def test_a_key_that_floods_delays_no_other_much_and_has_none_refused(idle: float
     flooded = served([("flood", "a", 600, SMALL)], 0.1, "ab", "b")
 
     assert flooded.refused["b"] == 0 and flooded.refused["a"] > 0
-    assert p99(flooded.seconds["small"]) <= 2 * idle
+    assert p99(flooded.seconds["small"]) <= 2.5 * idle
 
 
 @pytest.mark.parametrize("texts", [(200,) * 8, pytest.param(LARGE, marks=pytest.mark.prove)])
@@ -175,11 +173,11 @@ def test_nor_does_a_flood_of_longer_texts(idle: float, texts: Sequence[int]) -> 
 
 @pytest.mark.prove
 def test_nor_one_that_asks_seldom(idle: float) -> None:
-    """It waits for the batches that run, of 100 ms, and for more of the loop."""
+    """It waits for the batches that run, of 100 ms on shared cores, and for more of the loop."""
     flooded = served([("flood", "a", 600, SMALL)], 1.0, "ab", "b")
 
     assert flooded.refused["b"] == 0
-    assert p99(flooded.seconds["small"]) <= idle + 0.15
+    assert p99(flooded.seconds["small"]) <= idle + 0.25
 
 
 @pytest.mark.parametrize(
@@ -235,12 +233,12 @@ def test_requests_about_alike_wait_alike() -> None:
 
 
 def test_a_large_request_is_not_starved_by_small_ones_of_its_own_key() -> None:
-    """After those that may pass it, it has half of the machine."""
+    """After those that may pass it, it has half of what the event loop leaves."""
     large = ("large", "", 1, LARGE)
     alone = served([large], None).seconds["large"]
     beside = served([large, ("small", "", 64, SMALL)], None).seconds["large"]
 
-    assert max(beside) <= 3 * max(alone)
+    assert max(beside) <= 3.5 * max(alone)
 
 
 def test_a_client_that_asks_now_and_then_keeps_no_lane_idle(
