@@ -4,19 +4,22 @@
 
 Each request passes the whole application in process, from the parsed HTTP head to the bytes of its
 answer; the lanes answer at once with zeros. What is printed is the processor time of the thread
-that runs the event loop; trees take turns, round by round, and the least of a round counts.
+that runs the event loop, uvloop as in a replica, and the Python calls of one request; trees take
+turns, round by round, and the least of a round counts.
 """
 
 import argparse
-import asyncio
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
+import uvloop
 
 TEXT = "The quick brown fox jumps over the lazy dog"
 REQUESTS: dict[str, tuple[str, dict[str, Any], int]] = {  # path, body, requests of a repeat
@@ -30,8 +33,8 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], int]] = {  # path, body, requests
 REPEATS = 60
 
 
-async def measure() -> dict[str, float]:
-    """Return the microseconds of the event loop's thread for each kind of request, here."""
+async def measure(repeats: int = REPEATS) -> dict[str, tuple[float, int]]:
+    """Return the microseconds and the Python calls of each kind of request, here."""
     from service.door.door import Door
     from service.pipeline.replica import Replica
     from service.shapes.work import Result
@@ -56,14 +59,27 @@ async def measure() -> dict[str, float]:
     for name, (path, asked, count) in REQUESTS.items():
         body = json.dumps(asked).encode()
         least = float("inf")
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             start = time.thread_time()
             for _ in range(count):
                 await _answer(door, path, body)
             least = min(least, (time.thread_time() - start) / count)
-        took[name] = least * 1e6
+        took[name] = least * 1e6, await _count_calls(door, path, body)
     await replica.close()
     return took
+
+
+async def _count_calls(door: Any, path: str, body: bytes) -> int:
+    calls = 0
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename != __file__
+
+    sys.setprofile(note)
+    await _answer(door, path, body)
+    sys.setprofile(None)
+    return calls
 
 
 async def _answer(door: Any, path: str, body: bytes) -> None:
@@ -91,26 +107,26 @@ def main() -> None:
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.once:
-        print(json.dumps(asyncio.run(measure())))
+        print(json.dumps(uvloop.run(measure())))
         return
     here = Path(__file__).resolve().parent.parent
     trees = [*([options.against.resolve()] if options.against else []), here]
-    rounds: list[list[dict[str, float]]] = [
-        [_run(tree) for tree in trees] for _ in range(options.rounds)
-    ]
+    rounds = [[_run(tree) for tree in trees] for _ in range(options.rounds)]
     for name in REQUESTS:
-        figures = [min(each[i][name] for each in rounds) for i in range(len(trees))]
-        line = "  ".join(f"{figure:9.1f} us" for figure in figures)
-        print(f"{name:12} {line}  {figures[-1] / figures[0]:.3f}")
+        figures = [
+            [min(each[i][name][j] for each in rounds) for j in (0, 1)] for i in range(len(trees))
+        ]
+        line = "  ".join(f"{took:9.1f} us {calls:6,} calls" for took, calls in figures)
+        print(f"{name:12} {line}  {figures[-1][0] / figures[0][0]:.3f}")
 
 
-def _run(tree: Path) -> dict[str, float]:
+def _run(tree: Path) -> dict[str, list[float]]:
     command = [tree / ".venv/bin/python", __file__, "--once"]
     environment = {"PYTHONPATH": str(tree), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         command, cwd=tree, env=environment, check=True, stdout=subprocess.PIPE, text=True
     )
-    took: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    took: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
     return took
 
 

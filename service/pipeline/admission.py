@@ -3,8 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from sys import getsizeof
 from typing import Protocol
@@ -13,7 +12,7 @@ import numpy as np
 
 from service.engine.arrays import NonFiniteOutput
 from service.engine.batcher import SURE_SHARE, Batcher
-from service.engine.fair.turns import cut, give_turn
+from service.engine.fair.turns import PIECE_ENTRIES, cut, next_turn
 from service.engine.lanes import ProcessBroken
 from service.observe.metrics import Metrics
 from service.pipeline.worker import Worker
@@ -58,7 +57,11 @@ class Estimate:
         ratio, longest = self._tokens / self._characters, self._longest
         tokens, characters = 0, 0
         for text in texts:
-            size, ids = _count_characters(text), text.token_ids if type(text) is InputItem else None
+            if type(text) is str:
+                size, ids = len(text), None
+            else:
+                size = _count_characters(text)
+                ids = text.token_ids if type(text) is InputItem else None
             tokens += min(int(size * ratio) + ESTIMATE_MARGIN if ids is None else len(ids), longest)
             characters += size
         return min(tokens, self._most), characters
@@ -67,7 +70,7 @@ class Estimate:
         """Add texts, and the works that they were tokenized to, to the average."""
         tokens, characters = 0, 0
         for text, work in zip(texts, works, strict=True):
-            size = _count_characters(text)
+            size = len(text) if type(text) is str else _count_characters(text)
             if size and len(work) >= work.length:  # not truncated
                 tokens, characters = tokens + work.length - ESTIMATE_MARGIN, characters + size
         if characters:
@@ -77,8 +80,6 @@ class Estimate:
 
 def _count_characters(item: Text) -> int:
     """Return the number of characters of a text, or of a pair of texts."""
-    if type(item) is str:
-        return len(item)
     text, pair = text_and_pair(item)
     return len(text or "") + (len(pair) if pair else 0)
 
@@ -92,13 +93,15 @@ def estimate_held(texts: Texts, works: Sequence[Work] = ()) -> int:
     """
     size = REQUEST_BYTES + INPUT_BYTES * len(texts)
     for item in texts:
-        for text in text_and_pair(item):
-            if text is not None:
-                size += getsizeof(text)
+        if type(item) is str:
+            size += getsizeof(item)
+            continue
+        size += sum(getsizeof(text) for text in text_and_pair(item) if text is not None)
         if type(item) is InputItem and item.text is None:
             size += _count_held(item)
     for item, work in zip(texts, works, strict=False):
-        token = COPY_BYTES if text_and_pair(item)[0] is None else TOKEN_BYTES
+        copied = type(item) is InputItem and item.text is None
+        token = COPY_BYTES if copied else TOKEN_BYTES
         size += len(work) * (token + FACT_BYTES if work.facts else token)
     return size
 
@@ -136,10 +139,10 @@ class Admission:
 
     Its methods, in a request's order, and what they refuse it for:
 
-    reserve         from here on it holds what it is given, until it ends
     foresee         before it is read, by an estimate: no time, or no room in the queue or in memory
     admit           once it is read and planned: too large an answer, no memory, no room, no time
     run             the same, and its works are run: no time
+    forget          what it was given is given back: it has run, or failed
 
     Admission counts, per request, the memory until it ends, and works that are still to come to
     the queue: of what is being read as an estimate, then of steps that follow. The batcher and the
@@ -158,23 +161,12 @@ class Admission:
         self, batcher: Batcher[Work, Result], metrics: Metrics, settings: Settings, dtype: str
     ) -> None:
         self._batcher, self._metrics, self._dtype = batcher, metrics, dtype
-        self._settings = settings
+        self._most_json, self._most = settings.max_answer_json_bytes, settings.max_answer_bytes
         self.texts = Worker(MOST_CHARACTERS)
         self.sums, self.lessons = Worker(math.inf), Worker()  # requests of sums were admitted
         # by a request that is read or runs: tokens and cost of its works that are to come, and
         # whether they are being read
         self._coming = dict[Record, tuple[int, float, bool]]()
-
-    @contextmanager
-    def reserve(self, record: Record) -> Iterator[None]:
-        """Hold what a request is given until it has run.
-
-        Otherwise all requests that arrive meanwhile would be admitted to the room left for one.
-        """
-        try:
-            yield
-        finally:
-            self._coming.pop(record, None)
 
     def foresee(
         self, tokens: int, deadline: float, record: Record, *, queued: bool, held: int = 0
@@ -198,8 +190,15 @@ class Admission:
         if ahead or self._batcher.waiting_requests:
             self._batcher.check_admission(tokens + ahead, tokens + cost_ahead, deadline, record.key)
         if queued:
-            record.reserve(bodies=held)
+            record.hold.take(bodies=held)
             self._coming[record] = tokens, tokens, True
+
+    def forget(self, record: Record) -> None:
+        """Give back what a request was given to hold until it has run, in whatever way it ended.
+
+        Were it not held, all that arrive meanwhile would be admitted to the room left for one.
+        """
+        self._coming.pop(record, None)
 
     def _sum_coming(self, key: str, *, read: bool) -> tuple[int, float]:
         """Return the tokens and cost of a key's works that are to come.
@@ -223,10 +222,9 @@ class Admission:
         Raises:
             Refused: the answer is too large, or there is no memory for it.
         """
-        settings = self._settings
-        price.check(settings.max_answer_json_bytes, settings.max_answer_bytes)
+        price.check(self._most_json, self._most)
         held = {} if inputs is None else {"bodies": inputs}
-        record.reserve(arrays=price.made, answers=price.written, **held)
+        record.hold.take(arrays=price.made, answers=price.written, **held)
 
     async def admit(
         self,
@@ -256,9 +254,7 @@ class Admission:
         if price is not None:
             self.hold(price, record, inputs)
         self._coming.pop(record, None)  # it has been read
-        await give_turn(len(step.works) + len(step.follow))
         costs, tokens = await self._step_costs(step), step.tokens
-        await give_turn(len(costs))
         cost, given = sum(costs), deadline - record.start
         needed = self._batcher.fewest_seconds(cost)
         if needed >= given:
@@ -317,8 +313,10 @@ class Admission:
         """Run works of the service itself and return their results; raise as `run` does."""
         record = Record("own")
         own = [replace(work, record=record) for work in works]
-        with self.reserve(record):
+        try:
             await self.run(Step(own), deadline, record)
+        finally:
+            self.forget(record)
         return [work.result for work in own]
 
     async def _run_steps(
@@ -348,14 +346,18 @@ class Admission:
     async def _step_costs(self, step: Step) -> list[float]:
         """Return the cost of each of a step's works, then of each kind of work that may follow."""
         costs = await self._work_costs(step.works)
+        if not step.follow:
+            return costs
         likes = await self._work_costs([like for like, _ in step.follow])
         counts = (count for _, count in step.follow)
         return [*costs, *(cost * count for cost, count in zip(likes, counts, strict=True))]
 
     async def _work_costs(self, works: Sequence[Work]) -> list[float]:
         """Return the cost of each work, counted in turns."""
+        if len(works) <= PIECE_ENTRIES:
+            return [*self._batcher.costs(works)]
         costs = list[float]()
         for piece in cut(works):
             costs += self._batcher.costs(piece)
-            await give_turn(len(works))
+            await next_turn()
         return costs

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import Any
 
-from service.engine.fair.turns import cut, give_turn
+from service.engine.fair.turns import PIECE_ENTRIES, cut, give_turn, next_turn
 from service.pipeline.admission import Admission, Estimate, estimate_held
 from service.pipeline.cost import step_flops
 from service.pipeline.edit.interventions import Interventions
@@ -104,26 +104,32 @@ class Gateway:
             Refused: why it cannot be answered.
         """
         question, texts, gates, space = await self._resolve(ask, record, custom, expected)
-        await give_turn(len(texts))
+        if len(texts) > PIECE_ENTRIES:
+            await next_turn()
         tokens, characters = self._estimate.tokens(texts)
         queued = is_long(characters, len(texts))
-        await give_turn(len(texts))
         unread_bytes = estimate_held(texts) if queued else 0
         admission, sides = self._admission, question.sides
-        with admission.reserve(record):
+        try:
             admission.foresee(tokens, deadline, record, queued=queued, held=unread_bytes)
             works, plan = await self._prepare(question, texts, gates, deadline, record)
+            if many := len(works) > PIECE_ENTRIES:
+                await next_turn()
             held = estimate_held(texts, works)
-            await give_turn(len(works))
+            if many:
+                await next_turn()
             timing = await admission.run(plan.step, deadline, record, plan.price, inputs=held)
-        await give_turn(len(works))
+        finally:
+            admission.forget(record)
+        if many:
+            await next_turn()
         items = await plan.make_items()
         preamble = self._identities[sides[-1].adapter].preamble(ask.chosen("dtype", "float32"))
         if space is not None:
             preamble["space"] = space
-        await give_turn(len(works))
         usage = _request_usage(plan.price, timing, works, sides)
-        await give_turn(len(works))
+        if many:
+            await next_turn()
         return Answer(preamble, items, usage)
 
     async def dry_run(
@@ -179,9 +185,7 @@ class Gateway:
             Refused: the model lacks what it names, it is too large, or its vectors are not of the
                 expected space.
         """
-        await give_turn(len(texts := ask.texts()))
-        kinds = {text.kind if type(text) is InputItem else "text" for text in texts} or {"none"}
-        record.input = kinds.pop() if len(kinds) == 1 else "mixed"  # also of what is refused now
+        record.input = _kind_of(ask.texts())  # also of what is refused now
         question = self.question(ask, custom)
         sides = question.sides
         side = sides[-1]
@@ -189,7 +193,7 @@ class Gateway:
         items = numbered_items(texts)
         self._check_sizes(texts, items)
         gates = ask.chosen("gates", ())
-        edited = bool(gates) or any([item.gates or item.patch for _, item in items])
+        edited = bool(gates or (items and any(item.gates or item.patch for _, item in items)))
         if expected is not None:
             self._spaces.check(side, edited, expected)
         space = self._spaces.of(side, edited) if side.vectors else None
@@ -214,7 +218,8 @@ class Gateway:
         for _, item in items:
             ids += len(item.token_ids or ())
             spans += len(item.spans or ())
-        self.resolver.check_tokens(ids)
+        if ids:
+            self.resolver.check_tokens(ids)
         if spans > MOST_SPANS:
             detail = f"they have {spans:,} spans, and the limit is {MOST_SPANS:,}"
             raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
@@ -236,7 +241,8 @@ class Gateway:
             Refused: an input cannot be read, or the request has too many tokens.
         """
         sides, changes = question.sides, Interventions(self._config)
-        await give_turn(len(texts))
+        if len(texts) > PIECE_ENTRIES:
+            await next_turn()
         if gates is not None:
             changes = await Interventions.of(gates, sides, self._config)
         works, start = list[Work](), time.monotonic()
@@ -246,8 +252,10 @@ class Gateway:
         finally:
             record.end_stage("tokenize", start)
         self.resolver.check_tokens(sum(map(len, works)))
-        await give_turn(len(works))
-        await changes.apply(works, sides)
+        if len(works) > PIECE_ENTRIES:
+            await next_turn()
+        if gates is not None:
+            await changes.apply(works, sides)
 
         async def read_gated(side: Side) -> list[Work]:
             """Read texts made while planning, and apply the request's gates to their works."""
@@ -260,20 +268,28 @@ class Gateway:
         step = changes.ordered(planned.step, self.resolver)
         planned.price.made += step.held
         record.inputs, record.sequences = len(works), step.sequences
-        await give_turn(record.sequences)
+        if record.sequences > PIECE_ENTRIES:
+            await next_turn()
         record.tokens = step.tokens
-        await give_turn(record.sequences)
         self._estimate.learn(texts, works)
-        await give_turn(len(works))
-        return works, planned._replace(step=step)
+        return works, planned if step is planned.step else planned._replace(step=step)
+
+
+def _kind_of(texts: Texts) -> str:
+    """Return the kind of the inputs of a request, as the label in the metrics."""
+    if not (items := numbered_items(texts)):
+        return "text" if texts else "none"
+    kinds = {item.kind for _, item in items} | ({"text"} if len(items) < len(texts) else set())
+    return kinds.pop() if len(kinds) == 1 else "mixed"
 
 
 def _request_usage(
     price: Price, timing: Timing, works: Sequence[Work], sides: Sequence[Side]
 ) -> dict[str, Any]:
     """Return the usage fields of an answer: tokens, bytes, milliseconds, inputs truncated."""
+    lengths = list(map(len, works))
     usage = {
-        "tokens": sum(map(len, works)),
+        "tokens": sum(lengths),
         "attention_bytes": price.parts.get("attention", 0),
         "answer_bytes": price.total,
         "queue_ms": round(timing.queued * 1000, 3),
@@ -281,7 +297,8 @@ def _request_usage(
     }
     # an input that is read several times, once with each label, counts once
     works_per_input = sides[0].each
-    inputs = {index // works_per_input for index, work in enumerate(works) if work.truncated}
+    counted = enumerate(zip(works, lengths, strict=True))
+    inputs = {index // works_per_input for index, (work, n) in counted if n < work.length}
     if truncated := len(inputs):
         usage["truncated"] = truncated
     return usage

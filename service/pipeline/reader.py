@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,7 +20,7 @@ from model.loading.sentence_transformers import Prompts
 from model.text.frame import Tokenized
 from model.text.pieces import run_reading
 from model.text.tokenizer import Tokenizer, Truncate
-from service.engine.fair.turns import give_turn, in_turns
+from service.engine.fair.turns import PIECE_ENTRIES, in_turns, next_turn
 from service.pipeline.find.tasks import check_task
 from service.pipeline.worker import Worker, is_long
 from service.shapes.inputs import Base64Array, InputItem, numbered_items, text_and_pair
@@ -74,7 +75,6 @@ class Reader:
         Raises:
             Refused: too much waits to be tokenized, or an input cannot be read; `loc` says which.
         """
-        await give_turn(len(side.inputs))
         truncate, role = self.tokenizer.resolve_truncation(side.cut), side.role
         limit, markers = side.most or self.max_tokens, 0
         if not side.bare:
@@ -82,20 +82,22 @@ class Reader:
         if role is not None:
             limit, markers = min(role.length, limit), role.marker_tokens
         texts = await self._bound_texts(side, truncate)
-        await give_turn(len(side.inputs))
         tokenized = await self._tokenize(side, texts, (limit, markers), truncate, deadline, record)
         remaining = zip(tokenized, texts.parts, strict=True)
-        works = [
-            self._read_numbers(side, item, partial(side.at, index), truncate, limit, record)
-            if isinstance(item, InputItem) and item.text is None
-            else self._read_text(side, *next(remaining), record)
-            async for index, item in in_turns(enumerate(side.inputs))
-        ]
+        works = list[Work]()
+        for index, item in enumerate(side.inputs):
+            if type(item) is InputItem and item.text is None:
+                place = partial(side.at, index)
+                works.append(self._read_numbers(side, item, place, truncate, limit, record))
+            else:
+                works.append(self._read_text(side, *next(remaining), record))
+            if len(works) % PIECE_ENTRIES == 0:
+                await next_turn()
         for index in texts.shortened:  # these count as truncated, even if the cut saved no token
             works[index].length = max(works[index].length, len(works[index]) + 1)
         for task in side.tasks:
             await check_task(task, works, side.at, filled=side.filled)
-        if any([task.fit for task in side.tasks]):
+        if side.tasks and any([task.fit for task in side.tasks]):
             async for work in in_turns(works):
                 fitted = tuple([task.fitted(work) for task in side.tasks])
                 work.outputs = replace(work.outputs, task_heads=fitted)
@@ -104,8 +106,10 @@ class Reader:
     async def _bound_texts(self, side: Side, truncate: Truncate) -> _Texts:
         """Return a side's texts, each cut to `max_characters`; refuse what no text may be."""
         texts, has_documents = _Texts(self._choose_prompt(side)), side.documents is not None
-        async for index, item in in_turns(enumerate(side.inputs)):
-            text, pair = text_and_pair(item)
+        for index, item in enumerate(side.inputs):
+            if index and index % PIECE_ENTRIES == 0:
+                await next_turn()
+            text, pair = (item, None) if type(item) is str else text_and_pair(item)
             if text is None:
                 continue
             if not text or pair is not None or len(text) > self.max_characters:
@@ -146,7 +150,8 @@ class Reader:
                 last=documents.most if documents else None,
                 second_whole=documents is not None and documents.whole,
             )
-        characters = sum(len(texts.prompt) + len(part) for parts in texts.parts for part in parts)
+        parts = list(chain.from_iterable(texts.parts))
+        characters = len(texts.prompt) * len(parts) + sum(map(len, parts))
         try:
             if not is_long(characters, len(texts.parts)):
                 return run_reading(reading)

@@ -360,4 +360,6 @@ def text_and_pair(text: Text) -> tuple[str | None, str | None]:
 
 def numbered_items(texts: Texts) -> list[tuple[int, InputItem]]:
     """Return the inputs that are no plain text or pair, with their numbers from 0."""
+    if InputItem not in map(type, texts):  # as nearly always
+        return []
     return [(number, text) for number, text in enumerate(texts) if type(text) is InputItem]

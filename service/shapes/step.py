@@ -33,12 +33,15 @@ class Step(NamedTuple):
     @property
     def tokens(self) -> int:
         """Return the number of tokens of the works and of those that may follow."""
-        return sum(map(len, self.works)) + sum(len(work) * count for work, count in self.follow)
+        tokens = sum(map(len, self.works))
+        for work, count in self.follow:
+            tokens += len(work) * count
+        return tokens
 
     @property
     def sequences(self) -> int:
         """Return the number of works, with those that may follow."""
-        return len(self.works) + sum(count for _, count in self.follow)
+        return len(self.works) + (sum(count for _, count in self.follow) if self.follow else 0)
 
 
 Read = Callable[[Side], Awaitable[list[Work]]]  # reads a side to works, one for each text

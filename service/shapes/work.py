@@ -95,7 +95,7 @@ class Work:
     @property
     def shown(self) -> dict[str, Any]:
         """Return the fields of its text in an answer: its tokens, and whether it was cut."""
-        return {**self.facts, "truncated": self.truncated, "length": self.length}
+        return {**self.facts, "truncated": len(self) < self.length, "length": self.length}
 
     def __len__(self) -> int:
         """Return the number of tokens."""

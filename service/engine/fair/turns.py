@@ -17,7 +17,7 @@ async def in_turns(entries: Iterable[Entry]) -> AsyncIterator[Entry]:
     for number, entry in enumerate(entries, 1):
         yield entry
         if number % PIECE_ENTRIES == 0:
-            await _wait_for_turn()
+            await next_turn()
 
 
 def cut(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
@@ -29,10 +29,10 @@ def cut(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 async def give_turn(entries: int) -> None:
     """Wait for a turn between two pieces of work on so many entries, unless they are few."""
     if entries > PIECE_ENTRIES:
-        await _wait_for_turn()
+        await next_turn()
 
 
-async def _wait_for_turn() -> None:
+async def next_turn() -> None:
     """Wait while other tasks run once, and while other requests do their pieces."""
     await LINE.acquire()
     try:

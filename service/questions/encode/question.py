@@ -73,7 +73,8 @@ class Encode:
         self._copies: Copies | None = None
         if sweep := sweep_of(ask.sweep):
             self._copies = Copies(sweep, outputs, len(ask.inputs), resolver, tokens=False)
-        located = any([item.spans for _, item in numbered_items(ask.inputs)])
+        items = numbered_items(ask.inputs)
+        located = bool(items) and any(item.spans for _, item in items)
         shows_tokens = bool(located or ask.tokens or ask.layers or attention or ask.reason)
         # vectors alone, which is the usual request, are priced fast
         self._is_plain = not (shows_tokens or tasks or self._copies)
@@ -83,7 +84,7 @@ class Encode:
             cut=resolver.cut(custom.truncate or ask.truncate, custom.usual),
             most=custom.most,
             counted=custom.counted,
-            facts=shows_tokens or any([task.shows for task in tasks]),
+            facts=shows_tokens or (bool(tasks) and any([task.shows for task in tasks])),
             prompt_name=ask.prompt_name,
             prompt=custom.prompt,
             instruction=custom.instruction,
@@ -108,9 +109,6 @@ class Encode:
         if attention:
             at, tokenizer = self._side.at, resolver.model.tokenizer
             await select_attention(attention, self._heads, works, at, tokenizer)
-        async for index, located in in_turns(spans.items()):
-            parts = Parts([span.tokens for span in located], self._span_pooling)
-            works[index].outputs = works[index].outputs.asking(parts)
         step, tiles = Step(works), None
         reasons = await self._explain(works) if self._explained else None
         if attention and attention.form == "why":
@@ -129,12 +127,13 @@ class Encode:
                 for index, work in enumerate(works)
             )
 
-        await give_turn(step.sequences)
         config, number = resolver.model.config, number_bytes(self._ask.dtype)
         if self._is_plain:
-            size = number * _count_numbers(self._side.outputs.pooling, config.width)
+            pooling = self._side.outputs.pooling
+            size = number * (pooling.vector_size(config.width) if pooling else 0)
             price = Price({"pooled": size * len(works)}, layout, arrays=len(works))
         else:
+            await give_turn(step.sequences)
             shares = sum(map(weigh_reason, works)) if reasons else 0
             price = weigh_answer(works, config, layout, number, shares)
         return Plan(step, price, make_items)
@@ -153,7 +152,11 @@ class Encode:
         return self._side.outputs.pooling or self._resolver.model.pooling
 
     async def _locate_spans(self, works: Sequence[Work]) -> dict[int, list[Span]]:
-        """Return the spans of each input that has some, by the input's index; refuse wrong ones."""
+        """Return the spans of each input that has some, by its index, and have them pooled.
+
+        Raises:
+            Refused: a span is none of its text, or they hold too many tokens.
+        """
         at, found = self._side.at, dict[int, list[Span]]()
         async for index, item in in_turns(numbered_items(self._ask.inputs)):
             if item.spans and item.text is not None:
@@ -165,6 +168,9 @@ class Encode:
                 )
         spans = (span.tokens for located in found.values() for span in located)
         self._resolver.check_tokens(sum(last - first for first, last in spans), "its spans hold")
+        async for index, located in in_turns(found.items()):
+            parts = Parts([span.tokens for span in located], self._span_pooling)
+            works[index].outputs = works[index].outputs.asking(parts)
         return found
 
     def _quantize(self, vectors: Array | None) -> Array | None:
@@ -193,7 +199,10 @@ class Encode:
             spans, tiles: its parts, and the works that explain its scores, where asked for.
             reasons: of all inputs.
         """
-        cast, result, facts = partial(cast_array, dtype=self._ask.dtype), work.result, work.shown
+        result, facts = work.result, work.shown
+        if self._is_plain:
+            return AnswerItem(len(work), facts, pooled=self._quantize(result.pooled))
+        cast = partial(cast_array, dtype=self._ask.dtype)
         if spans:
             facts["spans"] = [span.facts() for span in spans]
         if self._copies:
@@ -266,7 +275,8 @@ def weigh_answer(
         probes = Counter([(probe, len(longest)) for probe in longest.outputs.probes] * len(works))
     heads = [work.outputs.task_heads for work in works]
     tasks = Counter(itertools.chain(*map(zip, heads, map(itertools.repeat, lengths))))
-    vectors = _count_numbers(outputs.pooling, width) * len(works)
+    pooling = outputs.pooling
+    vectors = (pooling.vector_size(width) if pooling else 0) * len(works)
     rows = number * width * sum(lengths)
     parts: dict[Part, int] = {
         "pooled": number * vectors,
@@ -283,8 +293,3 @@ def weigh_answer(
         if layout.named and isinstance(probe, Maps):
             arrays += count * maps.count_tensors(probe.selection)
     return Price(parts, layout, scratch, arrays)
-
-
-def _count_numbers(pooling: Pooling | None, width: int) -> int:
-    """Return how many numbers a pooled vector has; 0 without pooling."""
-    return pooling.vector_size(width) if pooling else 0

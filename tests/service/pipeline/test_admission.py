@@ -105,14 +105,18 @@ async def test_what_is_read_already_counts_for_what_comes_behind_it() -> None:
     record, other = Record("r", key="a"), Record("r", key="b")
 
     def foresee(tokens: int, record: Record, *, queued: bool) -> None:
-        with entrance.reserve(record):
+        try:
             entrance.foresee(tokens, 1.0, record, queued=queued)
+        finally:
+            entrance.forget(record)
 
     async def wait() -> None:
         reader = Record("r", key="a")
-        with entrance.reserve(reader):
+        try:
             entrance.foresee(601, 1e9, reader, queued=True)
             await read.wait()
+        finally:
+            entrance.forget(reader)
 
     reading = asyncio.create_task(wait())
     await asyncio.sleep(0)
