@@ -137,11 +137,11 @@ class Tokenizer:
                 for text in texts
             ]
         tokenized: list[Tokenized] = []
-        for group in _group_by_piece(texts):
+        for group, longest in _group_by_piece(texts):
             at_once = not prompt and self.template is None
             # longer ones are likely to be cut, or take long
             most = pieces.PIECE_CHARACTERS if truncate == "refuse" else limit
-            at_once = at_once and all(sum(map(len, text)) <= most for text in group)
+            at_once = at_once and longest <= most
             wholes = self._encode_batch(group, facts) if at_once else [None] * len(group)
             for text, whole in zip(group, wholes, strict=True):
                 try:
@@ -180,7 +180,7 @@ class Tokenizer:
             SequenceTooLong: there are more; its length is what was counted until then.
         """
         tokenized, room = [], most
-        for group in _group_by_piece([(text,) for text in texts]):
+        for group, _ in _group_by_piece([(text,) for text in texts]):
             wholes: Many[Encoding | None] = [None] * len(group)
             plain = [text[0] for text in group]
             if not special and sum(map(len, plain)) <= pieces.PIECE_CHARACTERS:
@@ -320,16 +320,16 @@ def _lower_case_first(normalizer: Normalizer | None) -> Normalizer:
     return Normalizers([Lowercase(), *steps])
 
 
-def _group_by_piece(texts: Many[Texts]) -> Iterator[list[Texts]]:
-    """Yield texts in order, in groups of about PIECE_CHARACTERS together."""
+def _group_by_piece(texts: Many[Texts]) -> Iterator[tuple[list[Texts], int]]:
+    """Yield texts in order, in groups of about PIECE_CHARACTERS together, with the most of one."""
     group: list[Texts] = []
-    characters = 0
+    characters = longest = 0
     for text in texts:
         size = sum(map(len, text))
         if group and characters + size > pieces.PIECE_CHARACTERS:
-            yield group
-            group, characters = [], 0
+            yield group, longest
+            group, characters, longest = [], 0, 0
         group.append(text)
-        characters += size
+        characters, longest = characters + size, max(longest, size)
     if group:
-        yield group
+        yield group, longest

@@ -5,11 +5,11 @@ Clients of Jina, Voyage, Mistral and NIM ask the same route. Deliberate differen
 vectors at once, whose answer has no documented shape, and a task of no adapter and no prompt.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from os import urandom
 from typing import Any
-from uuid import uuid4
 
 from model.text.tokenizer import Truncate
 from service.api.dialect import JSONCall
@@ -76,16 +76,16 @@ class EmbeddingsCall(JSONCall):
 
     def to_json(self, encoded: Answer) -> dict[str, Any]:
         """Return OpenAI's answer: a list of vectors in the request's precision."""
+        vectors: Iterable[Array | str] = pooled_vectors(encoded)
+        if self.precision != "float":
+            vectors = map(self._write_vector, pooled_vectors(encoded))
         data = Each(
-            {
-                "object": "embedding",
-                "index": index,
-                "embedding": self._write_vector(vector),
-            }
-            for index, vector in enumerate(pooled_vectors(encoded))
+            {"object": "embedding", "index": index, "embedding": vector}
+            for index, vector in enumerate(vectors)
         )
+        name = urandom(16).hex()  # Mistral's clients need one; a UUID of version 4
         return {
-            "id": f"embd-{uuid4()}",  # Mistral's clients need one
+            "id": f"embd-{name[:8]}-{name[8:12]}-4{name[13:16]}-8{name[17:20]}-{name[20:]}",
             "object": "list",
             "data": data,
             "model": encoded.preamble["model"],
@@ -167,8 +167,10 @@ def _choose_prompt(
     Raises:
         Refused: there is no such task, or two prompts.
     """
-    task, prompt_name = choose_purpose(request.task, served)
-    prompt_name = request.prompt_name or prompt_name
+    task, prompt_name = None, request.prompt_name
+    if request.task is not None:
+        task, purpose = choose_purpose(request.task, served)
+        prompt_name = prompt_name or purpose
     if request.input_type and not prompt_name:
         prompt_name = find_prompt("input_type", request.input_type, served)
     if request.input_type and not prompt_name:
@@ -178,7 +180,7 @@ def _choose_prompt(
     return task, prompt_name
 
 
-def choose_purpose(task: str | None, served: ModelFacts) -> tuple[str | None, str | None]:
+def choose_purpose(task: str, served: ModelFacts) -> tuple[str | None, str | None]:
     """Return the names of the adapter and of the prompt that a task chooses, either or None.
 
     An adapter of the task's whole name has its own instruction. One of the part before the dot,
@@ -187,8 +189,6 @@ def choose_purpose(task: str | None, served: ModelFacts) -> tuple[str | None, st
     Raises:
         Refused: the checkpoint has neither.
     """
-    if task is None:
-        return None, None
     adapters, prompts = _adapter_names(served), sorted(served.prompts)
     if adapter := find_spelling("task", task, adapters):
         return adapter, None

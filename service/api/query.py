@@ -16,8 +16,6 @@ def check_query(query: bytes, names: Collection[str]) -> None:
     Args:
         names: those that the route knows.
     """
-    if not query:
-        return
     parameters = [name for name, _ in QueryParams(query).multi_items()]
     for name in parameters:
         if name not in names:

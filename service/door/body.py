@@ -131,7 +131,11 @@ class BodyReader:
             Refused: it is too large, there is no room for it, or the scan finds a fault.
             ClientDisconnect: the rest of it never arrives.
         """
-        limit = self._most_binary if _may_be_binary(request) else self._most_json
+        # which may hold arrays as bytes; the scan limits how much of it is JSON
+        binary = request.media_type == OCTETS or (
+            INFERENCE_HEADER in request.headers and request.path.startswith(INFERENCE_PREFIX)
+        )
+        limit = self._most_binary if binary else self._most_json
         # uvicorn lets only digits through; int() refuses thousands of them, leading zeros included
         if int(request.headers.get("content-length", "").lstrip("0") or "0") > limit:
             raise self._size_refusal()
@@ -197,13 +201,6 @@ def timeout_refusal() -> Refused:
     return Refused("request_timeout", detail=TOO_LATE)
 
 
-def _may_be_binary(request: Request) -> bool:
-    """Tell whether a body may hold arrays as bytes; the scan limits how much of it is JSON."""
-    if request.media_type == OCTETS:
-        return True
-    return INFERENCE_HEADER in request.headers and request.path.startswith(INFERENCE_PREFIX)
-
-
 class Gap(NamedTuple):
     """The text between two strings of a body.
 
@@ -257,9 +254,13 @@ def _has_distinct_keys(body: bytes) -> bool:
     """Tell whether no key appears twice in the whole body and nothing is escaped, as usual."""
     if b"\\" in body:
         return False
-    parts = body.split(b'"')
-    keys = [t for t, gap in zip(parts[1::2], parts[2::2], strict=False) if gap.lstrip()[:1] == b":"]
-    return len(set(keys)) == len(keys) <= MOST_KEYS
+    parts, keys = body.split(b'"'), set[bytes]()
+    for text, gap in zip(parts[1::2], parts[2::2], strict=False):
+        if gap.lstrip()[:1] == b":":
+            if text in keys:
+                return False
+            keys.add(text)
+    return len(keys) <= MOST_KEYS
 
 
 def _check_keys(strings: Sequence[bytes], gaps: Sequence[Gap], bounds: Bounds) -> None:

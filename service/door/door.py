@@ -142,7 +142,8 @@ class Door:
             client.unbind(request.task)
             if request.place:
                 self.gate.give_back(request.place)
-            self._end_record(request)
+            if request.begun:
+                self._end_record(request)
             request.hold.release()
 
     async def _admit(self, request: Request, receive: Receive, client: Client) -> None:
@@ -164,8 +165,10 @@ class Door:
             await self._rounds.begin(request, client, LATE_SECONDS)
         self._rules.judge(request, authorized=key is not None)
         self._keys.require_mark(request.path, key)
-        judge_model(request, self._replica.gateway.names.every)
-        await self._take_place(request)
+        if MODEL_HEADER in request.headers:
+            judge_model(request, self._replica.gateway.names.every)
+        if self.gate.lines:
+            await self._take_place(request)
         route = request.endpoint.label if request.endpoint else UNKNOWN
         if request.method == "POST" and request.endpoint:
             request.timeout = read_timeout(request.headers, self._deadline_seconds)
@@ -244,7 +247,8 @@ class Door:
             if self._cors and (preflight := self._cors.answer_preflight(request)):
                 return preflight
             raise self._routes.refuse(request.method, request.path)
-        query.check_query(request.query, endpoint.query)
+        if request.query:
+            query.check_query(request.query, endpoint.query)
         batches = self._replica.health.batches
         if endpoint.trusted and batches.fault:  # only the log says what it is
             raise Refused("not_ready", retry_after=1)
@@ -349,10 +353,11 @@ class Door:
                 await asyncio.sleep(0)  # lets other tasks run, and a cancellation arrive
 
     def _end_record(self, request: Request) -> None:
-        """End the record of a request that is answered or cancelled here, if it has begun."""
+        """End the record of a request that is answered or cancelled here; once."""
+        request.begun = False
         if request.sent_on:
             self._observer.drop(request.record)
-        elif request.begun:
+        else:
             self._observer.end(request.record)
 
 

@@ -202,9 +202,10 @@ class Handlers:
                     del work
             finally:
                 record.end_stage("parse", start)
-            if reply := await self._send_on(request, body, call):
+            if self._forwarder and (reply := await self._send_on(request, body, call)):
                 return reply
-            self._judge_key(request, call.request.model)
+            if request.models:
+                self._judge_key(request, call.request.model)
             del body
             if call.seconds < record.given_seconds:
                 record.given_seconds = call.seconds
@@ -226,7 +227,7 @@ class Handlers:
                 reply.add(SPACE, encoded.preamble["space"])
             if "truncated" in encoded.usage:
                 reply.add(TRUNCATED, str(encoded.usage["truncated"]))
-            if self._special_ids and any(
+            if record.input in ("tokens", "mixed") and any(
                 self._lacks_specials(item) for _, item in numbered_items(call.request.texts())
             ):
                 reply.add(WARNING, NO_SPECIALS)
@@ -271,8 +272,8 @@ class Handlers:
 
     def _lacks_specials(self, item: InputItem) -> bool:
         """Tell whether an input is token ids with no special one at either end."""
-        ids = item.token_ids
-        return ids is not None and self._special_ids.isdisjoint((ids[0], ids[-1]))
+        ids, special = item.token_ids, self._special_ids
+        return ids is not None and bool(special) and special.isdisjoint((ids[0], ids[-1]))
 
     async def document(self, root: str) -> bytes:
         """Return the OpenAPI document as JSON, for a service mounted below `root`."""

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from starlette.types import Scope
@@ -21,7 +21,6 @@ LONGEST_DEADLINE = 9  # digits of milliseconds
 LONGEST_ID = 128  # characters of a client's request id
 ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 MOST_ADDRESS = 2 * KIB  # characters of path and query; every route's pattern scans them
-NO_NAMES: Set[str] = frozenset()  # of repeated headers, where none is repeated
 # Media types that programs send by default -> how a refusal names them
 COMMON_MEDIA_TYPES = {
     "": "an empty one",
@@ -62,7 +61,7 @@ class Request:
             first MOST_ADDRESS + 1 characters.
         raw_headers: as received, without HAProxy's own.
         headers: by lower-case name; the first where a name occurs twice.
-        repeated: names of headers that occur more than once.
+        repeated: names of headers that occur more than once; head_bytes: of all headers.
         media_type: of its body, lower case, without parameters; None if it names none.
         closing: whether its connection ends with it because its body is left unread.
         endpoint, path_params: what answers it, if anything, and the named parts of its path.
@@ -74,14 +73,16 @@ class Request:
         body: the whole body, once it has been read.
         sent_on: whether another model has it, which counts it.
         unbounded: whether no admission bounds it, as a wrong key, a GET or a dry run.
-        record: its metrics, log and trace, once it has `begun`: it has arrived whole or is refused.
+        record: its metrics, log and trace; it has `begun` once the request has arrived whole or is
+            refused, and until it is told.
         word: writes its refusal, where its body decides how; None: its endpoint's.
         ignored: fields of its body that its route does not know, where that is no fault.
         until: when the door cancels it, on time.monotonic's clock; overdue: whether the door has.
     """
 
     __slots__ = (
-        *("begun", "body", "closing", "endpoint", "headers", "hold", "id", "ignored", "key"),
+        *("begun", "body", "closing", "endpoint", "head_bytes", "headers", "hold", "id"),
+        *("ignored", "key"),
         *("late", "media_type", "method", "models", "overdue", "path", "path_params", "place"),
         *("query", "raw_headers", "record", "repeated", "root_path", "task", "timeout"),
         *("sent_on", "unbounded", "until", "waited", "word"),
@@ -98,11 +99,16 @@ class Request:
         self.root_path = scope.get("root_path", "")
         self.path = strip_root_path(self.root_path, scope["path"])
         raw = self.raw_headers = scope["headers"]
-        # each is decoded once; reversed, so that of a repeated name the first wins
-        self.headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(raw)
-        }
-        self.repeated = find_repeated(raw) if len(self.headers) < len(raw) else NO_NAMES
+        headers: dict[str, str] = {}
+        self.headers, self.repeated, size = headers, set[str](), 0
+        for raw_name, value in raw:
+            size += len(raw_name) + len(value) + len(": \r\n")
+            name = raw_name.decode("latin-1")
+            if name in headers:
+                self.repeated.add(name)
+            else:
+                headers[name] = value.decode("latin-1")
+        self.head_bytes = size
         self.id = choose_id(self.single(REQUEST_ID))
         # else its unread body could be taken for the next request of its connection
         self.closing = self.method != "POST" and has_body(self.headers)
@@ -135,16 +141,6 @@ def strip_root_path(root_path: str, path: str) -> str:
             path = f"{path}/"
         path = path[len(root_path) :] if path.startswith(f"{root_path}/") else ""
     return path[: MOST_ADDRESS + 1]
-
-
-def find_repeated(headers: Sequence[tuple[bytes, bytes]]) -> Set[str]:
-    """Return the names of headers that occur more than once."""
-    seen, names = set[bytes](), set[str]()
-    for name, _ in headers:
-        if name in seen:
-            names.add(name.decode("latin-1"))
-        seen.add(name)
-    return names
 
 
 def choose_id(client_id: str) -> str:

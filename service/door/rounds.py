@@ -76,7 +76,7 @@ class Rounds(FairRoom):
         """Count bytes as begun in this round, which ends before the next one's first callback."""
         if not self.taken:
             asyncio.get_running_loop().call_soon(self._end_round)
-        super()._take(size)
+        self.taken += size
 
     def release(self, size: int = 1) -> None:
         """Give nothing back: what a request has begun is over with its round."""
@@ -84,7 +84,8 @@ class Rounds(FairRoom):
     def _end_round(self) -> None:
         """Give the next round to those that wait, a request of each key in turn, while they fit."""
         self.taken = 0
-        self.hand_on()
+        if self._lines:
+            self.hand_on()
 
 
 def is_unbounded(request: Request) -> bool:

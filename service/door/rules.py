@@ -14,7 +14,6 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import chain
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
@@ -208,11 +207,15 @@ class HeadRules:
             Refused: with the code of the first broken rule.
         """
         headers, method = request.headers, request.method
-        _check_sizes(request)
+        if len(request.path) + len(request.query) > MOST_ADDRESS:
+            raise _refused("headers_too_large")
+        if request.head_bytes > MOST_HEADER_BYTES:
+            raise _refused("headers_too_large")
         if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
             raise _refused("bad_request")
-        if any(["_" in name and name.replace("_", "-") in HYPHENATED_HEADERS for name in headers]):
-            raise _refused("bad_request")
+        if "_" in "".join(headers):
+            if not HYPHENATED_HEADERS.isdisjoint(n.replace("_", "-") for n in headers if "_" in n):
+                raise _refused("bad_request")
         if request.repeated and not request.repeated.isdisjoint(SINGLE_HEADERS):
             raise _refused("bad_request")
         if request.closing and method in WITHOUT_BODY:
@@ -229,7 +232,7 @@ class HeadRules:
 
 
 def judge_model(request: Request, own: Sequence[str]) -> None:
-    """Refuse a request whose header names no model of its address.
+    """Refuse a request whose header MODEL_HEADER names no model of its address.
 
     HAProxy has led it to the one that is named; a POST that it could not lead is sent on.
 
@@ -240,9 +243,7 @@ def judge_model(request: Request, own: Sequence[str]) -> None:
     Raises:
         Refused: model_not_found.
     """
-    if (named := request.headers.get(MODEL_HEADER)) is None:
-        return
-    told = request.headers.get(NAMES_HEADER)
+    named, told = request.headers[MODEL_HEADER], request.headers.get(NAMES_HEADER)
     names = read_names(told) if told else own
     if find_name(named, names, MODEL_HEADER) not in own and request.method != "POST":
         raise unknown_model(names, MODEL_HEADER)
@@ -264,15 +265,6 @@ def warn_of_models(keys: Sequence[Key], request: Request, own: Sequence[str]) ->
             if not any(is_same_name(name, each) for each in names):
                 logger.warning("key %s: models= names %s, which no model is called", key.name, name)
     return True
-
-
-def _check_sizes(request: Request) -> None:
-    """Refuse headers or a URL larger than any request needs."""
-    raw = request.raw_headers
-    if len(request.path) + len(request.query) > MOST_ADDRESS:
-        raise _refused("headers_too_large")
-    if sum(map(len, chain.from_iterable(raw))) + len(": \r\n") * len(raw) > MOST_HEADER_BYTES:
-        raise _refused("headers_too_large")
 
 
 def _refused(code: str) -> Refused:

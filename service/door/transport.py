@@ -128,7 +128,8 @@ class Client:
 
     def bind_and_listen(self, task: asyncio.Task[Any]) -> bool:
         """Bind a task whose body is read, and listen; return False if the client has left."""
-        if self.bind(task):
+        if not self.left:
+            self._tasks.add(task)
             self._listen()
         return not self.left
 

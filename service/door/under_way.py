@@ -45,7 +45,8 @@ class UnderWay:
         if not self._requests and self._timer:
             self._timer.cancel()
             self._timer = None
-            self._collect_after(GARBAGE_SECONDS)
+            if time.monotonic() - self._collected > GARBAGE_SECONDS:
+                self._collect()
 
     def _look(self) -> None:
         """Cancel the requests whose time is up, note how late the loop is, and look again later."""
@@ -55,12 +56,11 @@ class UnderWay:
             if request.until < now and not request.overdue:
                 request.overdue = True
                 request.task.cancel()
-        self._collect_after(MOST_GARBAGE_SECONDS)
+        if now - self._collected > MOST_GARBAGE_SECONDS:
+            self._collect()
         self._due = now + OVERDUE_SECONDS
         self._timer = asyncio.get_running_loop().call_later(OVERDUE_SECONDS, self._look)
 
-    def _collect_after(self, seconds: float) -> None:
-        """Collect garbage if it was so long ago."""
-        if time.monotonic() - self._collected > seconds:
-            gc.collect()
-            self._collected = time.monotonic()
+    def _collect(self) -> None:
+        gc.collect()
+        self._collected = time.monotonic()

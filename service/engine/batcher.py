@@ -320,7 +320,8 @@ class Batcher(Generic[Work, Result]):
             alone: how many batches had been started with this one, if it is a single sequence and
                 nothing else ran; else None.
         """
-        start, results = self._clock(), list[Result | Exception]()
+        start = self._clock()
+        results: list[Result | Exception] = []
         try:
             results += await self._launch(lanes[-1], batch.works, len(lanes))
         except Exception as error:  # a lane that broke fails its batch, never the queue

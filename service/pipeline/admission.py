@@ -254,7 +254,11 @@ class Admission:
         if price is not None:
             self.hold(price, record, inputs)
         self._coming.pop(record, None)  # it has been read
+        if len(step.works) + len(step.follow) > PIECE_ENTRIES:
+            await next_turn()
         costs, tokens = await self._step_costs(step), step.tokens
+        if len(costs) > PIECE_ENTRIES:
+            await next_turn()
         cost, given = sum(costs), deadline - record.start
         needed = self._batcher.fewest_seconds(cost)
         if needed >= given:

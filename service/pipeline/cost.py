@@ -78,18 +78,18 @@ def make_cost_counter(
 
     def cost_works(works: Sequence[Work]) -> list[float]:
         """Return the cost of each work."""
-        kinds = [
-            (len(work), work.edited_heads, work.entered, work.adapter, id(work.outputs))
-            for work in works
-        ]
-        by_kind = dict(zip(kinds, works, strict=True))
-        probed = dict[Hashable, float]()
-        costs = {kind: cost_work(work, probed) for kind, work in by_kind.items()}
-        return [costs[kind] for kind in kinds]
+        costs, by_kind, probed = list[float](), dict[Hashable, float](), dict[Hashable, float]()
+        for work in works:
+            length = len(work)
+            kind = length, work.edited_heads, work.entered, work.adapter, id(work.outputs)
+            if kind not in by_kind:
+                by_kind[kind] = cost_work(work, length, probed)
+            costs.append(by_kind[kind])
+        return costs
 
-    def cost_work(work: Work, probed: dict[Hashable, float]) -> float:
+    def cost_work(work: Work, length: int, probed: dict[Hashable, float]) -> float:
         """Return the cost of one work; `probed` caches the operations of its probes."""
-        outputs, length, extra = work.outputs, len(work), 0.0
+        outputs, extra = work.outputs, 0.0
         for probe in outputs.probes:
             kind = probe.price_key, length
             if kind not in probed:

@@ -76,6 +76,7 @@ class Gateway:
         self._identities, self._reader, self.resolver = identities, reader, resolver
         self._admission, self._spaces, self.names = admission, spaces, resolver.names
         self._config = resolver.model.config
+        self._unchanged = Interventions(self._config)
         self._workers = Workers(reader.worker, admission.sums)
         self._estimate = Estimate(reader.max_tokens, settings.max_request_tokens)
         names = [ask.question for ask in Ask.__subclasses__()]
@@ -240,7 +241,7 @@ class Gateway:
         Raises:
             Refused: an input cannot be read, or the request has too many tokens.
         """
-        sides, changes = question.sides, Interventions(self._config)
+        sides, changes = question.sides, self._unchanged
         if len(texts) > PIECE_ENTRIES:
             await next_turn()
         if gates is not None:
@@ -265,12 +266,16 @@ class Gateway:
             return gated
 
         planned = await question.plan(works, read_gated, deadline, record)
-        step = changes.ordered(planned.step, self.resolver)
+        step = planned.step
+        if gates is not None or step.follow:
+            step = changes.ordered(step, self.resolver)
         planned.price.made += step.held
         record.inputs, record.sequences = len(works), step.sequences
         if record.sequences > PIECE_ENTRIES:
             await next_turn()
         record.tokens = step.tokens
+        if record.sequences > PIECE_ENTRIES:
+            await next_turn()
         self._estimate.learn(texts, works)
         return works, planned if step is planned.step else planned._replace(step=step)
 

@@ -81,7 +81,7 @@ class Reply:
         self.length = sum(map(len, self.pieces))
         self.headers = [] if stream else [(b"content-length", b"%d" % self.length)]
         if media_type:
-            self.add("content-type", media_type)
+            self.headers.append((b"content-type", media_type.encode()))
         for name, value in (headers or {}).items():
             self.add(name, value)
 

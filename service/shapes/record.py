@@ -58,17 +58,6 @@ class Record:
     hold: Hold = field(default_factory=lambda: Hold(Memory(), UNBOUNDED))  # its memory
     weights: str = ""  # digest of the weights that answer it, if an adapter is applied
 
-    def reserve(self, **sizes: int) -> None:
-        """Reserve memory until the request ends, by kind, in place of what it held before.
-
-        Args:
-            sizes: bytes of each kind.
-
-        Raises:
-            Refused: there is not as much memory.
-        """
-        self.hold.take(**sizes)
-
     def add_wait(self, seconds: float) -> None:
         """Count seconds that the request waited at the first gate, before it was read."""
         self.stages.append(("queue", self.start - seconds, self.start))

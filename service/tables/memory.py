@@ -43,11 +43,14 @@ class Hold:
         Raises:
             Refused: the budget has no room for them; what is held stays as it was.
         """
-        more = sum([size - self.bytes[kind] for kind, size in sizes.items()])
-        if more > 0 and sum(self.bytes.values()) + more > SMALL_BYTES:
-            if sum(self._memory.bytes.values()) + more > self._limit:
+        held = {**self.bytes, **sizes}
+        total, before = sum(held.values()), sum(self.bytes.values())
+        if total > SMALL_BYTES and total > before:
+            if sum(self._memory.bytes.values()) + total - before > self._limit:
                 raise overloaded("memory")
-        self.keep(**sizes)
+        for kind, size in sizes.items():
+            self._memory.bytes[kind] += size - self.bytes[kind]
+        self.bytes = held
 
     def keep(self, **sizes: int) -> None:
         """Hold bytes as `take` does, without a look at the budget: they are in use already."""
@@ -57,7 +60,9 @@ class Hold:
 
     def release(self) -> None:
         """Release all bytes."""
-        self.keep(bodies=0, arrays=0, answers=0)
+        for kind, size in self.bytes.items():
+            self._memory.bytes[kind] -= size
+        self.bytes = dict.fromkeys(KINDS, 0)
 
 
 PROCESS = Memory()  # the count of this process

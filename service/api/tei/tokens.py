@@ -106,7 +106,7 @@ async def tokenize(
         reader.bound_text(text, None, partial(_place, "inputs", index), "refuse", documents=False)
     prompt = reader.prompt(request.prompt_name)
     whole = [prompt + text for text in texts]
-    record.reserve(bodies=sum(map(getsizeof, whole)))
+    record.hold.take(bodies=sum(map(getsizeof, whole)))
     limit, characters = replica.settings.max_request_tokens, sum(map(len, whole))
     reading = reader.tokenizer.read_whole(whole, special=request.add_special_tokens, most=limit)
     try:
@@ -118,7 +118,7 @@ async def tokenize(
             "too_many_tokens", detail=detail, tokens_at_least=least, limit=limit
         ) from None
     tokens = sum(len(sequence.token_ids) for sequence in tokenized)
-    record.reserve(arrays=TOKEN_BYTES * tokens, answers=WRITTEN_BYTES * tokens + characters)
+    record.hold.take(arrays=TOKEN_BYTES * tokens, answers=WRITTEN_BYTES * tokens + characters)
     return _write_tokens(whole, tokenized)
 
 
@@ -172,11 +172,11 @@ async def answer_decode(head: RequestHead, context: RouteContext) -> Reply:
     replica, sequences = context.replica, request.sequences()
     _check_count("ids", sequences, replica.settings.max_sequences)
     replica.gateway.resolver.check_tokens(size := sum(map(len, sequences)))
-    head.record.reserve(bodies=HELD_ID_BYTES * size)
+    head.record.hold.take(bodies=HELD_ID_BYTES * size)
     steps = _decode(replica.reader, sequences, special=not request.skip_special_tokens)
     texts = await replica.reader.worker.run(steps, context.deadline(head), size)
     held = sum(map(getsizeof, texts))
-    head.record.reserve(arrays=held, answers=held)
+    head.record.hold.take(arrays=held, answers=held)
     return await context.write(head, write_pieces(Each(texts)))
 
 

@@ -1,7 +1,6 @@
 """The names of a model, its adapters and its tasks: `model` and `model:adapter` in requests."""
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from service.tables.refusals import Refused
 from service.tables.wording.words import quote_names, suggest_name
@@ -16,16 +15,20 @@ ONE_A_TOKEN = (
 )
 
 
-class Names(NamedTuple):
-    """The names by which clients may call a served model."""
+class Names:
+    """The names by which clients may call a served model.
 
-    model: str  # name of the model without an adapter
-    adapters: Sequence[str] = ()  # names of its adapters, which may follow it after a colon
+    Args:
+        model: without an adapter.
+        adapters: which may follow it after a colon.
 
-    @property
-    def every(self) -> list[str]:
-        """Return all names, the model's own first."""
-        return [self.model, *(f"{self.model}:{adapter}" for adapter in self.adapters)]
+    Attributes:
+        every: all names, the model's own first.
+    """
+
+    def __init__(self, model: str, adapters: Sequence[str] = ()) -> None:
+        self.model, self.adapters = model, adapters
+        self.every = [model, *(f"{model}:{adapter}" for adapter in adapters)]
 
     def adapter(self, model: str | None, task: str | None = None) -> str | None:
         """Return the name of the adapter that a request asks for; None: without one.
@@ -37,9 +40,9 @@ class Names(NamedTuple):
         Raises:
             Refused: there is no such model or adapter, or `model` and `task` name two.
         """
-        own, every = None, self.every
+        own = None
         if model is not None:
-            own = (None, *self.adapters)[every.index(find_name(model, every))]
+            own = (None, *self.adapters)[self.every.index(find_name(model, self.every))]
         if task is None:
             return own
         if task not in self.adapters:

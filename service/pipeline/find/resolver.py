@@ -89,14 +89,17 @@ class Resolver:
         own = self.model.pooling
         if isinstance(pooled, bool):
             return own if pooled else None
-        normalize = own.normalize if pooled.normalized is None else pooled.normalized
+        if (normalize := pooled.normalized) is None:
+            normalize = own.normalize
         # the checkpoint's Dense layers are made for its own reduction and for no other
         pooling = own if pooled.mode == "model" else Pooling((pooled.mode,), normalize)
-        size = pooling.uncut_size(self.model.config.width)
-        if pooled.dimensions is not None and pooled.dimensions > size:
-            detail = f"expected at most {size}, the size of this model's vectors"
-            raise Refused.at("out_of_range", "pooled", "dimensions", detail=detail, limit=size)
         dimensions = pooled.dimensions or pooling.dimensions
+        if pooled.dimensions:
+            size = pooling.uncut_size(self.model.config.width)
+            if pooled.dimensions > size:
+                detail = f"expected at most {size}, the size of this model's vectors"
+                at = "pooled", "dimensions"
+                raise Refused.at("out_of_range", *at, detail=detail, limit=size)
         if (normalize, dimensions) == (pooling.normalize, pooling.dimensions):
             return pooling
         return replace(pooling, normalize=normalize, dimensions=dimensions)

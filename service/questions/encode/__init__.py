@@ -105,7 +105,11 @@ class EncodeRequest(Ask):
             (self.sparse, Sparse),
             (self.multi_vector, MultiVector),
         )
-        return [task() if how is True else how for how, task in fields if how is not False]
+        wanted = list[Wanted]()
+        for how, task in fields:
+            if how is not False:
+                wanted.append(task() if how is True else how)
+        return wanted
 
     def texts(self) -> Texts:
         return self.inputs

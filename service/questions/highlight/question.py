@@ -170,7 +170,7 @@ class Highlight:
         if any(texts):
             # reserved before they wait to be read; admission then counts their works instead
             more = COPY_BYTES * copy_count + CHARACTER_BYTES * characters
-            record.reserve(bodies=record.hold.bytes["bodies"] + more)
+            record.hold.take(bodies=record.hold.bytes["bodies"] + more)
             copies = await read(self._copies_side(texts))
         counts = [count_controls(ask, passage) for passage in passages]
         controls = [work for work, n in zip(documents, counts, strict=True) for _ in range(n)]

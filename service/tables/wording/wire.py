@@ -45,6 +45,17 @@ class Wire(BaseModel):
         """Return the fields of the model by the names used in requests."""
         return {field.alias or name: field for name, field in cls.model_fields.items()}
 
+    @classmethod
+    @cache
+    def switches(cls) -> Collection[str]:
+        """Return the names of the fields that may hold true or false."""
+        fields = cls.named_fields().items()
+        return {
+            name
+            for name, field in fields
+            if bool in (field.annotation, *get_args(field.annotation))
+        }
+
     def altered(self, **fields: Any) -> Self:
         """Return a copy with other values of some fields, which have been checked.
 
@@ -113,7 +124,7 @@ class ForeignRequest(Wire):
             if name not in fields and (sent not in CHANGING_FIELDS or cls.holds_others):
                 info.context[sent] = None
                 continue
-            if isinstance(value, str) and name in fields and _is_boolean(fields[name]):
+            if isinstance(value, str) and name in cls.switches():
                 value = SWITCH_VALUES.get(value, value)
             if name in known and _differ(known[name], value):
                 raise PydanticCustomError("named_twice", GIVEN_TWICE, {"name": name})
@@ -125,11 +136,6 @@ class ForeignRequest(Wire):
         json_schema: dict[str, Any] = handler.resolve_ref_schema(handler(schema))
         json_schema.pop("additionalProperties", None)
         return json_schema
-
-
-def _is_boolean(field: FieldInfo) -> bool:
-    """Tell whether a field may hold true or false."""
-    return bool in (field.annotation, *get_args(field.annotation))
 
 
 def _differ(one: Any, other: Any) -> bool:

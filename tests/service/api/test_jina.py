@@ -101,7 +101,6 @@ async def test_a_task_chooses_the_prompt(
 @pytest.mark.parametrize(
     ("task", "prompts", "chosen"),
     [
-        (None, ["query"], None),
         ("retrieval.query", ["query", "retrieval.query"], "retrieval.query"),
         ("retrieval.passage", ["corpus", "passage", "query"], "passage"),
         ("retrieval.passage", ["corpus"], "corpus"),
@@ -115,7 +114,7 @@ async def test_a_task_chooses_the_prompt(
     ],
 )
 async def test_a_prompt_of_the_tasks_own_name_comes_first(
-    task: str | None, prompts: list[str], chosen: str | None
+    task: str, prompts: list[str], chosen: str | None
 ) -> None:
     """As Jina's checkpoints name theirs."""
     served = ModelFacts(["a-model", "a-model:another"], ["encode"], 1, 1, 1, prompts)
