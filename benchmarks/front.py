@@ -70,6 +70,11 @@ async def measure(repeats: int = REPEATS) -> dict[str, tuple[float, int]]:
 
 
 async def _count_calls(door: Any, path: str, body: bytes) -> int:
+    """Count the calls of a request during which no timer ran: the least of a few."""
+    return min([await _count_once(door, path, body) for _ in range(9)])
+
+
+async def _count_once(door: Any, path: str, body: bytes) -> int:
     calls = 0
 
     def note(frame: FrameType, event: str, argument: Any) -> None:

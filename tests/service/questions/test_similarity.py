@@ -17,7 +17,7 @@ from service.pipeline.replica import Replica
 from service.questions.similarity import ComparisonRequest, question
 from service.shapes.answer import PIECE_BYTES, Answer, AnswerItem
 from service.shapes.call import ModelFacts
-from service.shapes.record import Record
+from service.tables.memory import Hold
 from tests.conftest import application, connected, post_of, posted
 from tests.replica_internals import pooled_by
 from tests.service.api.exact_arrays import Array, array
@@ -227,13 +227,13 @@ async def test_what_a_comparison_holds_is_reserved(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Token vectors, their float64 of the left text and twice of one on the right, a block."""
-    reserved, reserve = list[int](), Record.reserve
+    reserved, take = list[int](), Hold.take
 
-    def watched(record: Record, **sizes: int) -> None:
+    def watched(hold: Hold, **sizes: int) -> None:
         reserved.extend(size for kind, size in sizes.items() if kind == "arrays")
-        reserve(record, **sizes)
+        take(hold, **sizes)
 
-    monkeypatch.setattr(Record, "reserve", watched)
+    monkeypatch.setattr(Hold, "take", watched)
     left, short, long = ({"token_ids": [7] * tokens} for tokens in (101, 31, 211))
     told = await ask(client, left, short, long, form="top", k=1)
 
