@@ -13,21 +13,25 @@
 namespace headlight::CPU_CAPABILITY {
 namespace {
 
-// A panel, as many columns at a time as registers allow; of the lines to fetch each strip takes as
-// many as its columns.
-template <typename Format, int64_t LINES>
+// Up to so many rows registers hold a panel's columns rather than rows, where they do not hold both:
+// what memory brings is then used up sooner.
+constexpr int64_t FEW = SIZE == 16 ? 0 : 32;
+
+// A panel, WIDE vectors of columns at a time; of the lines to fetch each strip takes as many as its
+// columns.
+template <typename Format, int64_t WIDE, int64_t LINES>
 void multiply_panel(int64_t rows, const typename Format::Unit* x, int64_t apart,
                     const typename Format::Unit* w, int64_t depth, float* y,
                     const typename Format::Unit* ahead) {
-  constexpr int64_t STRIP = SIDE * SIZE;
+  constexpr int64_t STRIP = WIDE * SIZE;
   constexpr int64_t EACH = std::max<int64_t>(1, LINES * STRIP / PANEL);  // of the lines, in a strip
   for (int64_t start = 0; start < PANEL; start += STRIP) {
     if (start / STRIP * EACH < LINES) {
-      multiply_some<Format, SIDE, LINES ? EACH : 0>(rows, x, apart, w + start, PANEL, depth, y + start,
+      multiply_some<Format, WIDE, LINES ? EACH : 0>(rows, x, apart, w + start, PANEL, depth, y + start,
                                                     PANEL, ahead);
       ahead += EACH * LINE * depth;
     } else {
-      multiply_some<Format, SIDE, 0>(rows, x, apart, w + start, PANEL, depth, y + start, PANEL, ahead);
+      multiply_some<Format, WIDE, 0>(rows, x, apart, w + start, PANEL, depth, y + start, PANEL, ahead);
     }
   }
 }
@@ -38,18 +42,18 @@ int64_t share(int64_t block, int64_t blocks) {
   return blocks == 1 ? 4 : blocks == 2 ? 2 : block < 4 ? blocks == 3 && block == 0 ? 2 : 1 : 0;
 }
 
-// y = x W^T by a panel; finish(row, sums) is called with each row's sums.
-template <typename Format, typename Finish>
-void by_panel(const Panel<typename Format::Unit>& panel, const typename Format::Unit* x,
+// y = x W^T by a panel, WIDE vectors of columns by at most ROWS rows at a time.
+template <typename Format, int64_t WIDE, int64_t ROWS, typename Finish>
+void by_tiles(const Panel<typename Format::Unit>& panel, const typename Format::Unit* x,
               int64_t rows, const Finish& finish) {
-  using Run = decltype(multiply_panel<Format, 0>);
-  static constexpr Run* BY_LINES[] = {multiply_panel<Format, 0>, multiply_panel<Format, 1>,
-                                      multiply_panel<Format, 2>, nullptr,
-                                      multiply_panel<Format, 4>};
+  using Run = decltype(multiply_panel<Format, WIDE, 0>);
+  static constexpr Run* BY_LINES[] = {multiply_panel<Format, WIDE, 0>, multiply_panel<Format, WIDE, 1>,
+                                      multiply_panel<Format, WIDE, 2>, nullptr,
+                                      multiply_panel<Format, WIDE, 4>};
   const auto inputs = panel.inputs;
-  const auto blocks = (rows + MOST - 1) / MOST;
+  const auto blocks = (rows + ROWS - 1) / ROWS;
   const auto* ahead = panel.next;
-  float part[MOST * PANEL], sums[MOST * PANEL];
+  float part[ROWS * PANEL], sums[ROWS * PANEL];
   for (int64_t block = 0; block < blocks; ++block) {
     const auto from = rows * block / blocks, to = rows * (block + 1) / blocks;
     const auto lines = panel.next ? share(block, blocks) : 0;
@@ -63,6 +67,14 @@ void by_panel(const Panel<typename Format::Unit>& panel, const typename Format::
     }
     for (auto row = from; row < to; ++row) finish(row, sums + (row - from) * PANEL);
   }
+}
+
+// y = x W^T by a panel; finish(row, sums) is called with each row's sums.
+template <typename Format, typename Finish>
+void by_panel(const Panel<typename Format::Unit>& panel, const typename Format::Unit* x,
+              int64_t rows, const Finish& finish) {
+  if (rows <= FEW) return by_tiles<Format, 4, 3>(panel, x, rows, finish);
+  by_tiles<Format, SIDE, MOST>(panel, x, rows, finish);
 }
 
 // Add bias and residual, where there are any, to the sums of one row; `store(i, x, count)` takes each
