@@ -8,8 +8,8 @@ vectors at once, whose answer has no documented shape, and a task of no adapter 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from os import urandom
 from typing import Any
+from uuid import uuid4
 
 from model.text.tokenizer import Truncate
 from service.api.dialect import JSONCall
@@ -83,9 +83,8 @@ class EmbeddingsCall(JSONCall):
             {"object": "embedding", "index": index, "embedding": vector}
             for index, vector in enumerate(vectors)
         )
-        name = urandom(16).hex()  # Mistral's clients need one; a UUID of version 4
         return {
-            "id": f"embd-{name[:8]}-{name[8:12]}-4{name[13:16]}-8{name[17:20]}-{name[20:]}",
+            "id": f"embd-{uuid4()}",  # Mistral's clients need one
             "object": "list",
             "data": data,
             "model": encoded.preamble["model"],
