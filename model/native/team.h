@@ -61,9 +61,10 @@ class Team {
 
   void begin(int64_t members) {
     while (static_cast<int64_t>(helpers_.size()) + 1 < members) {
-      helpers_.emplace_back([this, place = helpers_.size() + 1] { help(place); });
+      helpers_.emplace_back([this] { help(); });
     }
     members_ = members;
+    asleep_ = members - 1;
     state_ = AWAKE;
     state_.notify_one();  // who wakes the next
   }
@@ -91,12 +92,12 @@ class Team {
   enum State : int { ASLEEP, AWAKE, OVER };
   static constexpr uint64_t LEFT = 0xffffffff;
 
-  void help(size_t place) {
+  void help() {
     omp_set_num_threads(1);  // of this thread: what it calls of torch opens no region
     while (true) {
       state_.wait(ASLEEP);
       if (state_ == OVER) return;
-      if (place < helpers_.size()) state_.notify_one();
+      if (asleep_.fetch_sub(1) > 1) state_.notify_one();
       for (Patience patience; state_.load(std::memory_order_relaxed) == AWAKE;) {
         if (take()) patience = {}; else patience.wait();
       }
@@ -126,6 +127,7 @@ class Team {
   std::mutex failing_;
   std::exception_ptr error_;
   std::atomic<int> state_{ASLEEP};
+  std::atomic<int64_t> asleep_{0};  // helpers that have not come to this pass
   // The number of the run above, and how many of its pieces nobody has taken: so that one who comes
   // late takes none of the next.
   alignas(64) std::atomic<uint64_t> waiting_{0};
