@@ -1,6 +1,7 @@
 """What a service costs at its start and without requests: seconds, memory, processor time.
 
     python benchmarks/idle.py [CHECKOUT ...] [--seconds 60]
+    python benchmarks/idle.py --running PID    # a service that runs, such as `ray start --block`
 
 Each CHECKOUT, without any this one, has an environment of its own. Starts one replica of each on
 the bundled model, answers one request, lets it settle, then reads /proc before and after so many
@@ -179,14 +180,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("checkouts", nargs="*", type=Path, default=[HERE])
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--running", type=int, metavar="PID", help="the first of its processes")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
     with ExitStack() as stack:
-        started = [stack.enter_context(serve_idle(checkout)) for checkout in arguments.checkouts]
+        checkouts = [] if arguments.running else arguments.checkouts
+        started = [stack.enter_context(serve_idle(checkout)) for checkout in checkouts]
         parts = [[*list_parts(*each)] for each in started]
+        roots = [arguments.running] if arguments.running else [root for root, _ in started]
         time.sleep(SETTLE_SECONDS)
         busy, begun = busy_seconds(), time.monotonic()
-        costs = measure_idle([root for root, _ in started], arguments.seconds)
+        costs = measure_idle(roots, arguments.seconds)
         took = time.monotonic() - begun
         busy = busy_seconds() - busy
     used = sum(one.cpu for each in costs for row in each.values() for one in row)
@@ -195,10 +199,11 @@ def main() -> None:
         f"{os.cpu_count()} cores, load {load:.2f} before; {took:.0f} s, of which others took"
         f" {others:.0%} of the machine"
     )
-    rows = zip(arguments.checkouts, started, parts, costs, strict=True)
-    for checkout, (_, start), by_part, each in rows:
+    for checkout, (_, start), by_part in zip(checkouts, started, parts, strict=True):
         text = ", ".join(f"{part} {seconds:.1f}" for part, seconds in by_part)
-        print(f"\n{checkout}: answered {start:.1f} s after its start ({text})\n")
+        print(f"{checkout}: answered {start:.1f} s after its start ({text})")
+    for each in costs:
+        print()
         print_table(each, took)
 
 
