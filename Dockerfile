@@ -33,10 +33,11 @@ RUN /opt/headlight/bin/pip install --no-cache-dir --no-deps --no-build-isolation
     && /opt/headlight/bin/python -P -c 'from model.native import library; library.load_operator()'
 
 FROM ${BASE}
+ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Headlight" \
       org.opencontainers.image.description="Serves transformer encoders and shows what their attention heads look at" \
-      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.licenses="Apache-2.0"
 # wget is for the check below and for KubeRay's own.
