@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
@@ -37,6 +38,10 @@ KINDS = AVX if platform.machine().lower() in ("x86_64", "amd64") else {}
 class Build(build_ext):
     """Compiles EACH too, by each of KINDS."""
 
+    def get_ext_filename(self, fullname: str) -> str:
+        """Return the path of an extension's file, without a Python: torch opens it, not Python."""
+        return f"{Path(*fullname.split('.'))}.so"
+
     def build_extension(self, extension: Extension) -> None:
         """Compile and link one extension."""
         for kind, flags in KINDS.items():
@@ -56,6 +61,14 @@ class Build(build_ext):
             include_dirs=extension.include_dirs,
             extra_postargs=[*extension.extra_compile_args, *FLAGS, *names, *flags],
         )
+
+
+class Wheel(bdist_wheel):
+    """One for every Python: the operator calls torch's C++ alone, and nothing of Python's."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return the tags of Python, of its binary interface and of the platform."""
+        return "py3", "none", super().get_tag()[2]
 
 
 def operator() -> list[Extension]:
@@ -84,4 +97,4 @@ def operator() -> list[Extension]:
     return [built]
 
 
-setup(ext_modules=operator(), cmdclass={"build_ext": Build})
+setup(ext_modules=operator(), cmdclass={"build_ext": Build, "bdist_wheel": Wheel})

