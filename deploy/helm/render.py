@@ -4,8 +4,8 @@ headlight/files/ray.yaml        what Ray starts with, and the numbers behind it
 headlight/values.schema.json    the settings of the service, and Kubernetes' own objects
 headlight/README.md             the table of values, from the comments of values.yaml
 
-`python deploy/helm/render.py --kuberay FOLDER` writes the chart with its default values instead,
-for kubectl, where there is no Helm.
+`python deploy/helm/render.py --kuberay FOLDER` writes the chart with its default values for KubeRay
+instead, for kubectl, where there is no Helm.
 """
 
 import argparse
@@ -185,12 +185,12 @@ def rendered(chart: Path = CHART, **cases: dict[str, Any]) -> dict[str, dict[str
 
 
 def manifests() -> dict[str, str]:
-    """Render the chart with its default values, by the files' names.
+    """Render the chart with its default values for KubeRay, by the files' names.
 
     Raises:
         ValueError: Helm refuses the default values.
     """
-    answer = rendered(defaults={})["defaults"]
+    answer = rendered(cluster={"kind": "RayService"})["cluster"]
     if "refused" in answer:
         raise ValueError(answer["refused"])
     return {

@@ -163,7 +163,7 @@ class Door:
             request.key, request.models = key.name, key.models
         else:
             await self._rounds.begin(request, client, LATE_SECONDS)
-        self._rules.judge(request, authorized=key is not None)
+        self._rules.judge(request, key)
         self._keys.require_mark(request.path, key)
         if MODEL_HEADER in request.headers:
             judge_model(request, self._replica.gateway.names.every)

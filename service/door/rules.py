@@ -79,6 +79,8 @@ HEADER_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]*")  # RFC 9110, section
 PROBED_PATHS = frozenset(
     route.path for route in ROUTES if route.public == "always" and route.label in PROBE_PATHS
 )
+# So does a Prometheus that finds its targets, and its key, which no web page has, vouches for it
+METRICS_PATHS = frozenset(route.path for route in ROUTES if route.public == "public_metrics")
 
 
 class Keys:
@@ -86,7 +88,6 @@ class Keys:
 
     def __init__(self, settings: Settings, keys: tuple[Key, ...]) -> None:
         self._public_paths = {route.path for route in ROUTES if _is_public(route, settings)}
-        self._metrics_paths = {route.path for route in ROUTES if route.public == "public_metrics"}
         self.set_keys(keys)
 
     def set_keys(self, keys: tuple[Key, ...]) -> None:
@@ -114,7 +115,7 @@ class Keys:
 
     def require_mark(self, path: str, key: Key | None) -> None:
         """Refuse the metrics, which tell of all keys, to a key that is not marked for them."""
-        if path in self._metrics_paths and not (key and key.metrics):
+        if path in METRICS_PATHS and not (key and key.metrics):
             raise Refused("unauthorized", detail=UNMARKED)
 
 
@@ -197,11 +198,11 @@ class HeadRules:
     def __init__(self, settings: Settings) -> None:
         self._sites = Sites(settings)
 
-    def judge(self, request: Request, *, authorized: bool) -> None:
+    def judge(self, request: Request, key: Key | None) -> None:
         """Refuse a request whose headers break a rule.
 
         Args:
-            authorized: whether it carries a valid key, or needs none.
+            key: the valid one that it carries, ANYONE where it needs none, or None.
 
         Raises:
             Refused: with the code of the first broken rule.
@@ -220,15 +221,24 @@ class HeadRules:
             raise _refused("bad_request")
         if request.closing and method in WITHOUT_BODY:
             raise _refused("bad_request")
-        is_probe = method in ("GET", "HEAD") and request.path in PROBED_PATHS
-        if not is_probe and not self._sites.knows_host(headers.get("host", "")):
+        if not self._sites.knows_host(headers.get("host", "")) and not _comes_by_address(
+            request, key
+        ):
             raise Refused("bad_host")
-        if not authorized:
+        if key is None:
             raise Refused("unauthorized")
         if method == "POST" and self._sites.is_cross_site(request.media_type, headers):
             raise Refused("forbidden_origin")
         if headers.get("content-encoding", "identity").strip().lower() not in CODINGS:
             raise _refused("unsupported_encoding")
+
+
+def _comes_by_address(request: Request, key: Key | None) -> bool:
+    """Tell whether a request is a probe, or a scrape by a marked key; these may use any name."""
+    if request.method not in ("GET", "HEAD"):
+        return False
+    marked = key is not None and key is not ANYONE and key.metrics
+    return request.path in PROBED_PATHS or (marked and request.path in METRICS_PATHS)
 
 
 def judge_model(request: Request, own: Sequence[str]) -> None:

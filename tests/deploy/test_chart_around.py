@@ -79,7 +79,7 @@ def test_a_drain_leaves_all_workers_but_one_of_the_minimum(
     assert budgets(documents) == {"headlight-workers": stay}
 
 
-@pytest.mark.parametrize("case", ["defaults", "gpu"])
+@pytest.mark.parametrize("case", ["cluster", "gpu"])
 def test_no_drain_waits_for_a_worker_that_is_alone(documents: list[dict[str, Any]]) -> None:
     """A budget that it must stay would hold its node for ever."""
     assert budgets(documents) == {}
@@ -91,7 +91,7 @@ def test_a_head_stays_where_that_is_asked_for(documents: list[dict[str, Any]]) -
     assert budgets(documents) == {"headlight-head": 1}
 
 
-@pytest.mark.parametrize("case", ["defaults", "pods"])
+@pytest.mark.parametrize("case", ["cluster", "pods"])
 def test_no_autoscaler_of_nodes_takes_the_head(service: dict[str, Any]) -> None:
     """A scaled-down node would take the whole cluster with it; workers may go."""
     cluster = service["rayClusterConfig"]
@@ -140,7 +140,7 @@ def test_a_head_keeps_its_state_in_redis(service: dict[str, Any]) -> None:
     assert options["redisPassword"]["valueFrom"] == reference
 
 
-@pytest.mark.parametrize("case", ["defaults"])
+@pytest.mark.parametrize("case", ["cluster"])
 def test_prometheus_reaches_each_replica(documents: list[dict[str, Any]]) -> None:
     """By the ports on which Ray has them listen."""
     (policy,) = (
@@ -176,7 +176,7 @@ def outward(documents: list[dict[str, Any]]) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("case", "ports"),
     [
-        ("defaults", {443, 6443}),
+        ("cluster", {443, 6443}),
         ("redis", {443, 6443, 6380}),
         ("settings", {443, 6443, 4318}),
         ("nothing", set()),
@@ -189,7 +189,7 @@ def test_nothing_goes_out_but_to_what_is_used(
     assert set(outward(documents)) == ports
 
 
-@pytest.mark.parametrize("case", ["defaults", "hub"])
+@pytest.mark.parametrize("case", ["cluster", "hub"])
 def test_workers_reach_the_hub_only_where_the_model_is_from_there(
     case: str, documents: list[dict[str, Any]]
 ) -> None:
@@ -248,10 +248,10 @@ def test_all_but_the_service_can_be_left_out(documents: list[dict[str, Any]]) ->
 
 def test_the_notes_give_a_command_that_asks_it(answers: dict[str, dict[str, Any]]) -> None:
     """With a key where one is asked for."""
-    notes = {case: answers[case]["files"]["NOTES.txt"] for case in ("defaults", "keys")}
+    notes = {case: answers[case]["files"]["NOTES.txt"] for case in ("cluster", "keys")}
 
-    assert "curl http://127.0.0.1:8000/v1/encode" in notes["defaults"]
-    assert "Bearer" not in notes["defaults"]
+    assert "curl http://127.0.0.1:8000/v1/encode" in notes["cluster"]
+    assert "Bearer" not in notes["cluster"]
     assert 'Authorization: Bearer $KEY"' in notes["keys"]
 
 

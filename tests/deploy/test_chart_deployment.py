@@ -50,7 +50,8 @@ def test_a_pod_serves_with_the_settings_of_the_values(case: str, pod: dict[str, 
 
     expected = {"replicas": 1} | asked["settings"]
     expected |= {"device": asked.get("device", "cpu"), "threads": 1 if "device" in asked else 3}
-    expected |= {"model": asked["model"].get("name", "all-MiniLM-L6-v2")}
+    folder = "/models/" if asked["model"].get("source") == "pvc" else ""
+    expected |= {"model": folder + asked["model"].get("name", "all-MiniLM-L6-v2")}
     assert {name: getattr(found, name) for name in expected} == {
         name: tuple(value) if isinstance(value, list) else value for name, value in expected.items()
     }

@@ -33,7 +33,10 @@ def loaded(answer: Mapping[str, Any]) -> Objects:
 @pytest.fixture(scope="module")
 def releases(render: dict[str, Any]) -> dict[tuple[str, str], Objects]:
     """What each release renders, by namespace and name."""
-    cases = {"/".join(one): {"namespace": one[0], "release": one[1]} for one in RELEASES}
+    cases = {
+        "/".join(one): {"namespace": one[0], "release": one[1], "kind": "RayService"}
+        for one in RELEASES
+    }
     answers = render["rendered"](**cases)
     return {one: loaded(answers["/".join(one)]) for one in RELEASES}
 

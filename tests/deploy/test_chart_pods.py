@@ -100,7 +100,7 @@ def test_ray_knows_every_key_of_the_service(
     assert list(map(str, serve_file.find_dropped(file))) == []
 
 
-@pytest.mark.parametrize("case", ["defaults"])
+@pytest.mark.parametrize("case", ["cluster"])
 def test_a_node_drains_as_long_as_ray_env_says(service: dict[str, Any]) -> None:
     """With default settings the chart's way to reckon gives the same."""
     seconds = environment(pods(service)[0])["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]
@@ -194,7 +194,7 @@ def test_ray_has_room_for_a_replica_in_each_worker(case: str, service: dict[str,
     assert group["maxReplicas"] == sum(n + math.ceil(n / 5) for n in most(case))
 
 
-@pytest.mark.parametrize(("case", "file"), [("defaults", "laptop.yaml"), ("gpu", "gpu.yaml")])
+@pytest.mark.parametrize(("case", "file"), [("cluster", "laptop.yaml"), ("gpu", "gpu.yaml")])
 def test_kubernetes_serves_what_the_files_of_a_cluster_say(
     file: str, service: dict[str, Any]
 ) -> None:

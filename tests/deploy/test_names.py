@@ -19,7 +19,8 @@ PAGES = [
 SAYS = {  # what names an object of which kind
     "Secret": r"create secret generic (\S+)|\bSecret `([^`]+)`",
     "Service": r"exec service/(\S+)|(?<![\w-])([\w-]+-svc)\b",
-    "RayService": r"(?:get|describe|delete) rayservice[ /](\S+)",
+    "RayService": r"kubectl .*\brayservice[ /](\S+)",
+    "Deployment": r"rollout status deployment[ /](\S+)",
     "container": r"--container (\S+)",
     "namespace": r"--namespace[ =](\S+)|create namespace (\S+)|from the namespace `([^`]+)`",
     "label": r"--selector (\S+)",
@@ -46,8 +47,9 @@ def strings(value: Any) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def rendered(objects: dict[str, list[dict[str, Any]]]) -> dict[str, set[str]]:
-    """The names that there are, by kind: of the recipe's values, and of a Deployment's."""
-    cases = chain(objects["own-model"], objects["deployment of more"], objects["keys"])
+    """The names that there are, by kind: of the recipe's values, and of others."""
+    recipe = objects["own-model"], objects["own-model as it stands"]
+    cases = chain(*recipe, objects["deployment of more"], objects["keys"])
     found: dict[str, set[str]] = {kind: set(KUBERAY.get(kind, ())) for kind in SAYS}
     for one in cases:
         found.setdefault(one["kind"], set()).add(one["metadata"]["name"])
@@ -87,7 +89,7 @@ def test_a_cluster_of_kuberays_has_its_operator_where_the_recipe_says(
 ) -> None:
     """The policies let it in from that namespace alone."""
     page = (ROOT / "docs" / "deploy.md").read_text()
-    policies = yaml.safe_dump([one for one in objects["defaults"] if "Policy" in one["kind"]])
+    policies = yaml.safe_dump([one for one in objects["cluster"] if "Policy" in one["kind"]])
 
     (said,) = set(re.findall(r"its operator in the namespace `(\S+)`", page))
     assert f"kubernetes.io/metadata.name: {said}\n" in policies
@@ -96,9 +98,12 @@ def test_a_cluster_of_kuberays_has_its_operator_where_the_recipe_says(
 def test_the_commands_that_rotate_keys_change_the_secret_that_pods_mount() -> None:
     """The file's name in it, too."""
     made, changed = (
-        re.findall(
-            r"create secret generic (\S+) --from-file[ =](\S+)", (ROOT / "docs" / page).read_text()
-        )
+        {
+            *re.findall(
+                r"create secret generic (\S+) --from-file[ =](\S+)",
+                (ROOT / "docs" / page).read_text(),
+            )
+        }
         for page in ("deploy.md", "operations.md")
     )
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-EXAMPLES = Path(__file__).parent.parent.parent / "deploy" / "helm" / "examples"
+FOLDER = Path(__file__).parent.parent.parent / "deploy" / "helm" / "examples"
+EXAMPLES = {file.stem: yaml.safe_load(file.read_text()) for file in sorted(FOLDER.glob("*.yaml"))}
 SERVED = "headlight-serve-svc.headlight.svc"  # the Service's name, by which Prometheus asks
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 NGINX = "nginx.ingress.kubernetes.io/proxy-"
@@ -21,8 +22,9 @@ def spread(role: str) -> dict[str, Any]:
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
+# With KubeRay
 CASES: dict[str, dict[str, Any]] = {
-    "defaults": {},
+    "cluster": {},
     "gpu": {"device": "cuda"},
     "hub": {
         "model": {"source": "hub", "name": "org/model@v1", "hub": {"secretName": "hub-token"}},
@@ -89,7 +91,7 @@ CASES: dict[str, dict[str, Any]] = {
         "workers": {"cpu": {"affinity": spread("worker"), "priorityClassName": "serving"}},
     },
     "account": {"serviceAccount": {"name": "weights"}},
-    **{file.stem: yaml.safe_load(file.read_text()) for file in sorted(EXAMPLES.glob("*.yaml"))},
+    **EXAMPLES,
     "part of a gpu": {
         "device": "cuda",
         "workers": {
@@ -144,6 +146,14 @@ CASES: dict[str, dict[str, Any]] = {
         "settings": {"allowed_hosts": ["a.example", SERVED]},
         "models": [{"path": "a", "name": "b", "settings": {"allowed_hosts": ["b.example"]}}],
     },
+    "hosts and a key": {
+        "apiKeys": {"secretName": "keys"},
+        "monitoring": {"secretName": "prometheus-key"},
+        "settings": {"allowed_hosts": ["a.example"]},
+        "models": [{"path": "a", "name": "b"}],
+        "maxReplicas": 8,
+        "ingress": {"enabled": True, "host": "a.example"},
+    },
     "head stays": {"podDisruptionBudget": {"head": True}},
     "nothing": {
         "podDisruptionBudget": {"enabled": False},
@@ -152,8 +162,10 @@ CASES: dict[str, dict[str, Any]] = {
         "workers": {"topologySpread": []},
     },
 }
-# Without KubeRay
+# Without KubeRay, which no value asks for
 DEPLOYMENTS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    **{f"{name} as it stands": {**one} for name, one in EXAMPLES.items() if "kind" not in one},
     "deployment": {"kind": "Deployment"},
     "deployment of more": {
         "kind": "Deployment",
@@ -189,6 +201,21 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
         ],
         "workers": {"cpu": {"resources": {"requests": {"cpu": 9, "memory": "3Gi"}}}},
         "ingress": {"enabled": True},
+    },
+    "deployment of hosts and a key": {
+        "apiKeys": {"secretName": "keys"},
+        "monitoring": {"secretName": "prometheus-key", "kind": "ServiceMonitor"},
+        "settings": {"allowed_hosts": ["a.example", "b.example"]},
+        "httpRoute": {
+            "enabled": True,
+            "parentRefs": [{"name": "public"}],
+            "hostnames": ["a.example", "b.example"],
+        },
+        "ingress": {
+            "enabled": True,
+            "host": "b.example",
+            "tlsSecretName": "certificate",
+        },
     },
     "deployment alone": {
         **CASES["nothing"],
@@ -371,15 +398,49 @@ REFUSED: dict[str, dict[str, Any]] = {
         "kind": "Deployment",
         "settings": {"allowed_hosts": ["a.example"]},
     },
-    "settings.allowed_hosts: Prometheus asks each pod by its address; set": {
+    "settings.allowed_hosts: Prometheus asks each pod by its address; give it a key": {
         "maxReplicas": 8,
         "models": [
-            {"path": "a", "name": "b", "settings": {"allowed_hosts": [SERVED]}, "maxReplicas": 3}
+            {
+                "path": "a",
+                "name": "b",
+                "settings": {"allowed_hosts": [SERVED]},
+                "maxReplicas": 3,
+            }
         ],
+    },
+    "settings.allowed_hosts: Prometheus asks each pod by its address; give it a key (": {
+        "kind": "Deployment",
+        "apiKeys": {"secretName": "keys"},
+        "monitoring": {"secretName": "prometheus-key"},
+        "settings": {"allowed_hosts": ["a.example"], "public_metrics": True},
+    },
+    "monitoring.secretName: with API keys, Prometheus needs a key marked `metrics`; or": {
+        "apiKeys": {"secretName": "keys"},
+        "settings": {"public_metrics": True},
+        "models": [{"path": "a", "name": "b", "settings": {"public_metrics": False}}],
+        "maxReplicas": 8,
+    },
+    "ingress.host b.example: headlight does not answer under this name; add it to settings": {
+        "settings": {"allowed_hosts": ["a.example", SERVED]},
+        "ingress": {"enabled": True, "host": "b.example"},
+    },
+    "httpRoute.hostnames *.example: a does not answer under this name": {
+        "settings": {"allowed_hosts": ["*.example"]},
+        "models": [{"path": "a", "name": "b", "settings": {"allowed_hosts": ["b.example"]}}],
+        "monitoring": {"scrape": False},
+        "httpRoute": {
+            "enabled": True,
+            "parentRefs": [{"name": "public"}],
+            "hostnames": ["*.example"],
+        },
     },
     f"settings.allowed_hosts: Prometheus asks {SERVED}; add it": {
         "settings": {"allowed_hosts": ["a.example"]},
     },
 }
+for values in (*CASES.values(), *REFUSED.values()):
+    values.setdefault("kind", "RayService")
+
 every_cluster = pytest.mark.parametrize("case", CASES)
 every_case = pytest.mark.parametrize("case", [*CASES, *DEPLOYMENTS])

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from itertools import product
 from typing import Any
 
 import httpx
@@ -16,7 +17,7 @@ from service.cluster import ingress
 from service.door import body, door, under_way
 from service.pipeline.replica import Replica
 from service.shapes.answer import INFERENCE_HEADER, OCTETS
-from service.tables.keys import Key
+from service.tables.keys import Key, parse_keys
 from service.tables.memory import PROCESS
 from service.tables.refusals import REFUSALS
 from tests.conftest import application, connected
@@ -147,6 +148,28 @@ async def test_a_probe_is_answered_under_any_name(
         ]
 
     assert answered == [200, 200, 421, 421]
+
+
+@pytest.mark.parametrize("public", [False, True])
+async def test_a_scrape_with_a_key_is_answered_under_any_name(
+    served: Callable[..., httpx.AsyncClient], public: bool
+) -> None:
+    """Prometheus asks a pod by its address; a page that rebinds its name has no key.
+
+    Where everyone may read the metrics, no key vouches for who asks.
+    """
+    keys = parse_keys(f"prometheus:{'p' * 16} metrics\nme:{'m' * 16}\n")
+    answered = {}
+    async with served(allowed_hosts=("a.b",), api_keys=keys, public_metrics=public) as client:
+        for key, path in product(("p", "m", "x"), ("/metrics", "/metrics/targets", "/info")):
+            headers = {"host": "10.0.0.7:8000", "authorization": f"Bearer {key * 16}"}
+            answered[key, path] = (await client.get(path, headers=headers)).status_code
+
+    scrapes = {("p", "/metrics"), ("p", "/metrics/targets")}
+    assert {asked for asked, status in answered.items() if status == 200} == (
+        set() if public else scrapes
+    )
+    assert set(answered.values()) <= {200, 421}
 
 
 @pytest.mark.parametrize(

@@ -160,32 +160,59 @@ size (docs/operations.md). Takes the pod's name, its resources and how many mode
 {{- end }}
 
 {{/*
-Whom Prometheus asks, the models may have to know by that name. It asks the first by the Service, or
-more than ten replicas, like each pod of a Deployment, by their addresses.
+The models have to know the names by which they are asked. Prometheus asks the first by the Service,
+or more than ten replicas, like each pod of a Deployment, by their addresses; a key of its own lets it
+in under any name, unless everyone may read the metrics.
 */}}
-{{- define "headlight.check.hosts" -}}
+{{- define "headlight.check.scrape" -}}
 {{- $root := . -}}
+{{- $key := and .Values.apiKeys.secretName .Values.monitoring.secretName -}}
 {{- $host := printf "%s.%s.svc" (include "headlight.service" .) .Release.Namespace -}}
 {{- $each := or (eq .Values.kind "Deployment") (gt (include "headlight.replicas" . | int) 10) -}}
 {{- range $index, $model := (include "headlight.models" . | fromJson).of }}
+{{- if or $each (eq $index 0) }}
+{{- $public := $model.settings.public_metrics -}}
 {{- $hosts := $model.settings.allowed_hosts -}}
-{{- if and $hosts $each }}
-{{- fail "settings.allowed_hosts: Prometheus asks each pod by its address; set monitoring.scrape to false" }}
-{{- else if and $hosts (eq $index 0) (not (has $host $hosts)) }}
-{{- fail (printf "settings.allowed_hosts: Prometheus asks %s; add it, or set monitoring.scrape to false" $host) }}
+{{- if and $root.Values.apiKeys.secretName (not $key) (not $public) }}
+{{- fail "monitoring.secretName: with API keys, Prometheus needs a key marked `metrics`; or set settings.public_metrics to true, or monitoring.scrape to false" }}
+{{- end }}
+{{- if and $hosts (or $public (not $key)) }}
+{{- $mend := "give it a key (monitoring.secretName, no public_metrics) or set monitoring.scrape to false" }}
+{{- if $each }}
+{{- fail (printf "settings.allowed_hosts: Prometheus asks each pod by its address; %s" $mend) }}
+{{- else if not (has $host $hosts) }}
+{{- fail (printf "settings.allowed_hosts: Prometheus asks %s; add it, or %s" $host $mend) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Clients from outside ask by the names of the Ingress and the route. */}}
+{{- define "headlight.check.hosts" -}}
+{{- $names := list -}}
+{{- with .Values.ingress }}{{ if and .enabled .host }}{{ $names = append $names (list "ingress.host" .host) }}{{ end }}{{ end -}}
+{{- if .Values.httpRoute.enabled }}
+{{- range .Values.httpRoute.hostnames }}{{ $names = append $names (list "httpRoute.hostnames" .) }}{{ end -}}
+{{- end }}
+{{- range (include "headlight.models" . | fromJson).of }}
+{{- $hosts := .settings.allowed_hosts -}}
+{{- $app := .app -}}
+{{- range $names }}
+{{- if and $hosts (not (has (index . 1) $hosts)) }}
+{{- fail (printf "%s %s: %s does not answer under this name; add it to settings.allowed_hosts" (index . 0) (index . 1) $app) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
 
 {{- define "headlight.check.reach" -}}
-{{- if .Values.monitoring.scrape }}
 {{- include "headlight.check.hosts" . }}
+{{- if .Values.monitoring.scrape }}
+{{- include "headlight.check.scrape" . }}
 {{- if and (eq .Values.kind "RayService") (eq .Values.monitoring.kind "ServiceMonitor") (gt (include "headlight.replicas" . | int) 10) }}
 {{- fail "monitoring.kind ServiceMonitor: of more than ten replicas Prometheus asks each by itself; set ScrapeConfig" }}
 {{- end }}
-{{- end }}
-{{- if and .Values.monitoring.scrape .Values.apiKeys.secretName (not .Values.monitoring.secretName) (not .Values.settings.public_metrics) }}
-{{- fail "monitoring.secretName: with API keys, Prometheus needs a key marked `metrics`; or set settings.public_metrics to true, or monitoring.scrape to false" }}
 {{- end }}
 {{- if and (hasPrefix "http" (.Values.settings.tracing | default "")) .Values.networkPolicy.enabled (not .Values.networkPolicy.extraEgress) }}
 {{- fail (printf "networkPolicy.extraEgress: allow the way to settings.tracing, which is %s" .Values.settings.tracing) }}
