@@ -16,7 +16,18 @@ from setuptools.command.build_ext import build_ext
 HERE = Path(__file__).parent
 NAMING = runpy.run_path(str(HERE / "model" / "native" / "__init__.py"))
 
-HEADERS = ("attention", "gated", "gelu", "kinds", "linear", "look", "mix", "norm", "panel")
+HEADERS = (
+    "activate",
+    "attention",
+    "gated",
+    "gelu",
+    "kinds",
+    "linear",
+    "look",
+    "mix",
+    "norm",
+    "panel",
+)
 HEADERS += ("product", "rows", "team", "tile")
 # what is compiled once for each kind of processor, and chosen when it runs; the lesser comes first,
 # so that an inline function of a header that both hold is the lesser's; elsewhere its twin serves
@@ -26,13 +37,16 @@ AVX = {
     "AVX2": ["-mavx2", "-mfma", "-mf16c"],
     "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"],
 }
+# every arm64 has it; the name makes torch's vectors call the functions that torch's own kernels do
+ARM = {"NEON": ["-DAT_BUILD_ARM_VEC256_WITH_SLEEF"]}
 FLAGS = [
     "-O3",
     "-ffp-contract=off",  # a product and a sum are two roundings where they stand so
     "-Wno-unknown-pragmas",  # of torch's and g++'s own headers, as the next
     "-Wno-maybe-uninitialized",
 ]
-KINDS = AVX if platform.machine().lower() in ("x86_64", "amd64") else {}
+MACHINES = {"x86_64": AVX, "amd64": AVX, "aarch64": ARM}
+KINDS = MACHINES.get(platform.machine().lower(), {})
 
 
 class Build(build_ext):
@@ -46,7 +60,7 @@ class Build(build_ext):
         """Compile and link one extension."""
         for kind, flags in KINDS.items():
             self._compile(extension, EACH, kind, flags)
-        if KINDS:
+        if "AVX512" in KINDS:
             self._compile(extension, HALF, "AVX512", [*KINDS["AVX512"], "-mavx512bf16"])
         super().build_extension(extension)
 

@@ -1,4 +1,4 @@
-"""The arithmetic: two linears and two attentions that agree, and the test that picks.
+"""The arithmetic: linears and attentions that agree, and the test that picks.
 
 `ONEDNN` holds weights in oneDNN's own blocked layout and calls ATen's fused CPU attention
 directly, which also returns the softmax normaliser that the attention maps need. `PLAIN` is
@@ -9,6 +9,7 @@ Which kernel runs follows from the machine alone, never from a batch: that is wh
 same input at the same bits (docs/decisions/0001-batch-invariance.md).
 """
 
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +23,13 @@ from model import cuda
 from model.attention.positions import hiding_bias
 from model.attention.reach import EVERYWHERE, Reach
 from model.config import Activation, NormKind
-from model.native.operators import ONEDNN_NAMES, HalfLinear, attend_compiled, find_attention
+from model.native.operators import (
+    ONEDNN_NAMES,
+    HalfLinear,
+    PanelLinear,
+    attend_compiled,
+    find_attention,
+)
 from model.packing import Sequence, pack_sequences
 from model.steady import ACTIVATIONS, without_idle_threads
 
@@ -33,6 +40,7 @@ DEFAULT_HEAD_DIM = 64  # channels of a head, in most checkpoints
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 # Whether this processor multiplies bfloat16, and in tiles, which oneDNN uses only where it does
 HAS_HALF = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
+HAS_NEON = platform.machine() == "aarch64"
 HAS_AMX = HAS_HALF and bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
 
 
@@ -245,6 +253,7 @@ try:
 except (AttributeError, RuntimeError):  # a torch build without oneDNN, or a renamed operator
     ONEDNN = None
 COMPILED = find_attention(half=False)  # whether the compiled attention takes the place of torch's
+NEON = Kernels("neon", PanelLinear, attend_fused)
 PANELS = Kernels("panels", HalfLinear, attend_half, half=True)
 TILES = Kernels("tiles", RoundedLinear, attend_half, half=True)
 
@@ -258,8 +267,8 @@ def choose_kernels(
         head_dim: channels of one head of the model; a GPU's kernels do not take every number.
     """
     candidates = []
-    if device.type == "cpu" and dtype == torch.float32 and ONEDNN is not None:
-        candidates = [ONEDNN]
+    if device.type == "cpu" and dtype == torch.float32:
+        candidates = [way for way in (NEON if HAS_NEON and COMPILED else None, ONEDNN) if way]
     if device.type == "cpu" and dtype == torch.bfloat16 and HAS_HALF and find_attention(half=True):
         candidates = [TILES if HAS_AMX else PANELS]
     if device.type == "cuda":

@@ -80,7 +80,7 @@ Tensor hide(int64_t first, int64_t last, int64_t from, int64_t to, const Reach& 
 void attend(const Heads& heads, const Tensor& q, const Tensor& k, const Tensor& v,
             const Maybe& bias, const Tensor& mixed, const Tensor& sums) {
   static const auto single = headlight::choose(at::get_cpu_capability(), headlight::AVX2::attend,
-                                               headlight::AVX512::attend);
+                                               headlight::AVX512::attend, headlight::NEON::attend);
   static const auto half = headlight::choose_half(at::get_cpu_capability(),
                                                   headlight::AVX512::half_attend);
   constexpr int64_t UNITS = 4;  // of work for each thread, where one has less its heads are cut
@@ -156,7 +156,8 @@ struct Attention {
 
  private:
   static inline headlight::Turn* const turn = headlight::choose(
-      at::get_cpu_capability(), headlight::AVX2::turn, headlight::AVX512::turn);
+      at::get_cpu_capability(), headlight::AVX2::turn, headlight::AVX512::turn,
+      headlight::NEON::turn);
 
   // Queries, keys and values as they are multiplied, (rows, heads, head) each, of what the input
   // projections made.

@@ -13,6 +13,8 @@
 #if defined(__x86_64__)
 #define HAVE_AVX2_CPU_DEFINITION
 #define HAVE_AVX512_CPU_DEFINITION
+#elif defined(__aarch64__)
+#define HAVE_SVE_CPU_DEFINITION
 #endif
 
 #include <algorithm>
@@ -288,10 +290,10 @@ std::tuple<Tensor, Tensor> attend_group(const Tensor& q, const Tensor& k, const 
   return {mixed, sums};
 }
 
-// A linear of a layer that runs in Python, whose weight lies in panels of pairs; as kernels.Linear.
-Tensor half_linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                   const Maybe& residual, const std::string& activation,
-                   const std::string& algorithm) {
+// A linear of a layer that runs in Python, whose weight lies in panels of our own; as kernels.Linear.
+Tensor panel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                    const Maybe& residual, const std::string& activation,
+                    const std::string& algorithm) {
   const Linear linear(weight, bias, activation, algorithm);
   return residual ? linear.add(x, *residual) : linear(x);
 }
@@ -301,8 +303,8 @@ Tensor half_linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
 TORCH_LIBRARY(headlight, library) {
   library.def("attend(Tensor q, Tensor k, Tensor v, Tensor? bias, float scale, bool half)"
               " -> (Tensor, Tensor)", attend_group);
-  library.def("half_linear(Tensor x, Tensor weight, Tensor bias, Tensor? residual,"
-              " str activation, str algorithm) -> Tensor", half_linear);
+  library.def("panel_linear(Tensor x, Tensor weight, Tensor bias, Tensor? residual,"
+              " str activation, str algorithm) -> Tensor", panel_linear);
   library.class_<Stack>("Stack")
       .def(torch::init<int64_t, int64_t, int64_t, double, int64_t, double, bool, bool, bool,
                        std::string, std::string, bool>())

@@ -65,7 +65,8 @@ struct Gated {
   static constexpr int64_t AT_ONCE = 32;  // numbers that torch takes at most; the rest one by one
   static constexpr int64_t MOST_AT_ONCE = 2 * AT_ONCE;  // in half precision
   static inline headlight::Swish* const swish = headlight::choose(
-      at::get_cpu_capability(), headlight::AVX2::swish, headlight::AVX512::swish);
+      at::get_cpu_capability(), headlight::AVX2::swish, headlight::AVX512::swish,
+      headlight::NEON::swish);
 
   // SiLU and product in one step.
   static void multiply(const Tensor& gate, const Tensor& up, Tensor& y) {

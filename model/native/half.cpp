@@ -5,7 +5,7 @@
 
 #include <immintrin.h>
 
-#include "gelu.h"
+#include "activate.h"
 #include "look.h"
 #include "mix.h"
 #include "panel.h"
@@ -61,19 +61,6 @@ struct Pairs {
     }
   }
 };
-
-Vec activate(Activation activation, const Vec& x) {
-  switch (activation) {
-    case Activation::GELU: return erf_gelu(x);
-    case Activation::GELU_TANH: {
-      const auto inner = (x + x * x * x * Vec(0.044715f)) * Vec(0.7978845608f);
-      return Vec(0.5f) * x * (Vec(1) + inner.tanh());
-    }
-    case Activation::RELU: return at::vec::maximum(x, Vec(0));
-    case Activation::SILU: return x / (Vec(1) + x.neg().exp());
-    default: return x;
-  }
-}
 
 }  // namespace
 

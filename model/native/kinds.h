@@ -16,8 +16,12 @@ using Pair = uint32_t;
 
 // Of a function compiled for each kind, the one for this processor, or null where there is none.
 template <typename Function>
-Function* choose(const std::string& kind, Function* avx2, Function* avx512) {
+Function* choose(const std::string& kind, Function* avx2, Function* avx512, Function* neon) {
+#ifdef __aarch64__
+  return neon;  // which every one has, whatever else torch finds
+#else
   return kind == "AVX512" ? avx512 : kind == "AVX2" ? avx2 : nullptr;
+#endif
 }
 
 // The same of a function that needs avx512_bf16.

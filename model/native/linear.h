@@ -3,8 +3,9 @@
 // oneDNN describes each product anew, which for few rows takes as long again as the product, and
 // makes a kernel for each number of rows. single.cpp multiplies instead, some rows by a panel of
 // oneDNN's own weight at a time, if that gives the same bits on this processor
-// (docs/decisions/0025-products-by-panels.md). Weights of bfloat16 come as panels, and half.cpp
-// multiplies any number of rows by them (docs/decisions/0034-bfloat16.md).
+// (docs/decisions/0025-products-by-panels.md). Weights that come as panels of our own are multiplied by
+// any number of rows: those of bfloat16 by half.cpp (docs/decisions/0034-bfloat16.md), those of
+// float32, on processors without oneDNN's products, by single.cpp.
 
 #pragma once
 
@@ -63,7 +64,8 @@ Activation named(const std::string& activation, const std::string& algorithm) {
 struct Linear {
   Maybe weight, bias;
   std::string activation = "none", algorithm;  // as oneDNN calls them
-  bool half = false;  // a weight of bfloat16, (panels, pairs, PANEL, 2), by half.cpp
+  bool half = false;  // a weight of bfloat16
+  bool laid = false;  // in panels of our own, (panels, units, PANEL), a unit of bfloat16 being two
   const void* panels = nullptr;  // the weight's, (panels, units, PANEL); null is the long way
   int64_t outputs = 0, units = 0;
   int64_t depth = 0;  // units that are summed up before they are added to those before
@@ -79,9 +81,11 @@ struct Linear {
       : weight(weight), bias(bias), activation(activation), algorithm(algorithm) {
     if (!weight) return;
     half = weight->scalar_type() == at::kBFloat16;
-    if (half && weight->is_mkldnn()) return;
-    if (half) {
-      TORCH_CHECK(by_pairs && bias && weight->dim() == 4, "not a weight in panels");
+    laid = !weight->is_mkldnn();
+    if (half && !laid) return;
+    if (laid) {
+      TORCH_CHECK(bias && (half ? by_pairs && weight->dim() == 4 : multiply && weight->dim() == 3),
+                  "not a weight in panels");
       panels = weight->const_data_ptr(), outputs = bias->size(0), depth = units = weight->size(1);
       end = named(activation, algorithm);
       return;
@@ -104,7 +108,7 @@ struct Linear {
   }
 
   // Up to how many rows no bit and no kernel of its own follows from their number.
-  int64_t unpadded_rows() const { return !panels ? 0 : half ? ANY : MOST; }
+  int64_t unpadded_rows() const { return !panels ? 0 : laid ? ANY : MOST; }
 
   Tensor operator()(const Tensor& x) const {
     if (half && panels) return product<headlight::Pair>(by_pairs, halved(x), x.size(0));
@@ -115,7 +119,7 @@ struct Linear {
       return at::gelu_(y, algorithm).narrow(0, 0, rows);
     }
     auto y = product<headlight::Number>(multiply, x, rows);
-    return activation == "relu" ? at::relu_(y) : y;
+    return activation == "relu" && end == Activation::NONE ? at::relu_(y) : y;
   }
 
   // x W^T + b + residual, of a linear without activation.
@@ -138,15 +142,17 @@ struct Linear {
   static constexpr int64_t PIECE = 96, BLOCK = 6;  // most rows at a time, by so many
   static constexpr int64_t GRAIN = 16384;  // numbers that a thread rounds at least
   static inline headlight::Product* const multiply = headlight::choose(
-      at::get_cpu_capability(), headlight::AVX2::product, headlight::AVX512::product);
+      at::get_cpu_capability(), headlight::AVX2::product, headlight::AVX512::product,
+      headlight::NEON::product);
   static inline headlight::Gelu* const own_gelu = headlight::choose(
-      at::get_cpu_capability(), headlight::AVX2::gelu, headlight::AVX512::gelu);
+      at::get_cpu_capability(), headlight::AVX2::gelu, headlight::AVX512::gelu,
+      headlight::NEON::gelu);
   static inline headlight::HalfProduct* const by_pairs = headlight::choose_half(
       at::get_cpu_capability(), headlight::AVX512::half_product);
   static inline headlight::Halve* const halve = headlight::choose_half(
       at::get_cpu_capability(), headlight::AVX512::halve);
 
-  bool brief(const Tensor& x) const { return panels && x.size(0) <= MOST; }
+  bool brief(const Tensor& x) const { return panels && (laid || x.size(0) <= MOST); }
 
   // So many rows or a few more: one of eight numbers in each octave, at least 4 apart; as
   // packing.filled_rows.

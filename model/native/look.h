@@ -20,6 +20,7 @@ struct Look {
 using Attend = void(const Look& look);
 
 // null where setup.py compiles none
+namespace NEON { [[gnu::weak]] Attend attend; }
 namespace AVX2 { [[gnu::weak]] Attend attend; }
 namespace AVX512 { [[gnu::weak]] Attend attend; [[gnu::weak]] Attend half_attend; }
 

@@ -69,7 +69,8 @@ struct Norm {
 
  private:
   static inline headlight::Rms* const own = headlight::choose(
-      at::get_cpu_capability(), headlight::AVX2::rms, headlight::AVX512::rms);
+      at::get_cpu_capability(), headlight::AVX2::rms, headlight::AVX512::rms,
+      headlight::NEON::rms);
 
   // Whether both ways give the same bits of some rows.
   bool proven() const {

@@ -22,10 +22,10 @@ ONEDNN_NAMES: dict[Activation, tuple[str, str]] = {
 }
 
 
-class HalfLinear:
-    """A linear of bfloat16, whose sums are float32, by our own product.
+class PanelLinear:
+    """A linear of float32 by our own product, whose bits follow from a row and the weight alone.
 
-    Weights lie in panels of PANEL outputs, two inputs side by side, as avx512_bf16 multiplies them.
+    Weights lie in panels of PANEL outputs side by side.
 
     Args:
         weight: (outputs, inputs), of any dtype.
@@ -34,20 +34,18 @@ class HalfLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.outputs, self.inputs = weight.shape
-        fill = (0, self.inputs % 2, 0, -self.outputs % PANEL)
-        rows = F.pad(weight.bfloat16(), fill).view(-1, PANEL, (self.inputs + 1) // 2, 2)
-        self.packed = rows.transpose(1, 2).contiguous()  # (panels, pairs, PANEL, 2)
+        self.packed = self._pack(weight)
         self.bias = None if bias is None else bias.float().clone()
         self.added = (
             weight.new_zeros(self.outputs, dtype=torch.float32) if bias is None else self.bias
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return x W^T + b, (rows, outputs) float32; x is rounded to bfloat16."""
+        """Return x W^T + b, (rows, outputs) float32."""
         return self._run(x, None, "none", "")
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
-        """Return activation(x W^T + b), (rows, outputs) bfloat16, computed in float32."""
+        """Return activation(x W^T + b), (rows, outputs)."""
         return self._run(x, None, *ONEDNN_NAMES[activation])
 
     def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
@@ -59,11 +57,30 @@ class HalfLinear:
         rows = self.packed.transpose(1, 2).flatten(0, 1).flatten(1)
         return rows[: self.outputs, : self.inputs].float()
 
+    def _pack(self, weight: Tensor) -> Tensor:
+        """Return the weight as (panels, inputs, PANEL), the last filled up with zeros."""
+        rows = F.pad(weight.float(), (0, 0, 0, -self.outputs % PANEL))
+        return rows.view(-1, PANEL, self.inputs).transpose(1, 2).contiguous()
+
     def _run(self, x: Tensor, residual: Tensor | None, activation: str, algorithm: str) -> Tensor:
-        result: Tensor = torch.ops.headlight.half_linear(
+        result: Tensor = torch.ops.headlight.panel_linear(
             x, self.packed, self.added, residual, activation, algorithm
         )
         return result
+
+
+class HalfLinear(PanelLinear):
+    """A PanelLinear of bfloat16, whose sums are float32; x is rounded to bfloat16.
+
+    Two inputs of a weight lie side by side, as avx512_bf16 multiplies them. What an activation
+    returns is bfloat16.
+    """
+
+    def _pack(self, weight: Tensor) -> Tensor:
+        """Return the weight as (panels, pairs, PANEL, 2)."""
+        fill = (0, self.inputs % 2, 0, -self.outputs % PANEL)
+        rows = F.pad(weight.bfloat16(), fill).view(-1, PANEL, (self.inputs + 1) // 2, 2)
+        return rows.transpose(1, 2).contiguous()
 
 
 def attend_compiled(

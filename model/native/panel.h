@@ -15,7 +15,7 @@ namespace {
 
 // Up to so many rows registers hold a panel's columns rather than rows, where they do not hold both:
 // what memory brings is then used up sooner.
-constexpr int64_t FEW = SIZE == 16 ? 0 : 20;
+constexpr int64_t FEW = SIZE == 8 ? 20 : 0;
 
 // A panel, WIDE vectors of columns at a time; of the lines to fetch each strip takes as many as its
 // columns.

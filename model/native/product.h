@@ -33,6 +33,7 @@ using Halve = void(const float* x, int64_t count, uint16_t* y);
 using Gelu = void(float* x, int64_t count);
 
 // null where setup.py compiles none
+namespace NEON { [[gnu::weak]] Product product; [[gnu::weak]] Gelu gelu; }
 namespace AVX2 { [[gnu::weak]] Product product; [[gnu::weak]] Gelu gelu; }
 namespace AVX512 {
 [[gnu::weak]] Product product;

@@ -17,6 +17,7 @@ using Turn = void(float* x, int64_t heads, int64_t head, const float* cos, const
 using Swish = void(const float* gate, const float* up, int64_t count, float* y);
 
 // null where setup.py compiles none
+namespace NEON { [[gnu::weak]] Rms rms; [[gnu::weak]] Turn turn; [[gnu::weak]] Swish swish; }
 namespace AVX2 { [[gnu::weak]] Rms rms; [[gnu::weak]] Turn turn; [[gnu::weak]] Swish swish; }
 namespace AVX512 { [[gnu::weak]] Rms rms; [[gnu::weak]] Turn turn; [[gnu::weak]] Swish swish; }
 

@@ -1,8 +1,9 @@
 // Products and attention in float32.
 //
-// The sums of a product are oneDNN's, in its order: linear.h compares them to the bit.
+// The sums of a product are oneDNN's, in its order, where its weights are multiplied: linear.h compares
+// them to the bit.
 
-#include "gelu.h"
+#include "activate.h"
 #include "look.h"
 #include "panel.h"
 #include "tile.h"
@@ -22,8 +23,7 @@ void product(const Panel<Number>& panel, const Number* x, int64_t rows, const fl
   by_panel<Single>(panel, x, rows, [&](int64_t row, float* sums) {
     const auto place = row * panel.outputs;
     add(panel, residual ? residual + place : nullptr, sums, [&](int64_t i, Vec x, int64_t count) {
-      if (panel.activation == Activation::GELU) x = erf_gelu(x);
-      x.store(y + place + i, count);
+      activate(panel.activation, x).store(y + place + i, count);
     });
   });
 }

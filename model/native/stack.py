@@ -20,7 +20,9 @@ TensorPair = tuple[Tensor | None, Tensor | None]
 
 # the linears and attentions that the operator calls itself
 CALLED = [
-    (way.linear, way.attend) for way in (kernels.ONEDNN, kernels.PANELS, kernels.TILES) if way
+    (way.linear, way.attend)
+    for way in (kernels.ONEDNN, kernels.NEON, kernels.PANELS, kernels.TILES)
+    if way
 ]
 
 

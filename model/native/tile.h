@@ -17,7 +17,7 @@ namespace {
 using Vec = at::vec::Vectorized<float>;
 
 constexpr int64_t SIZE = Vec::size();
-constexpr int64_t SIDE = SIZE == 16 ? 4 : 2;  // vectors at a time, as registers allow
+constexpr int64_t SIDE = SIZE == 8 ? 2 : 4;  // vectors at a time, as registers allow: 16, or 32
 constexpr int64_t MOST = 6;  // rows at a time, as registers allow
 constexpr int64_t LINE = 16;  // units of a cache line
 constexpr int64_t STEP = 16;  // columns that a product takes at least

@@ -232,6 +232,26 @@ def test_every_family_has_the_loops_bits(
         assert not found.finite or all(torch.equal(few, many) for few, many in pairs)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "post-norm",
+        "pre-norm, gated, rotary, windows",
+        "shared keys, causal, norms of heads, in panels",
+        "gelu_tanh, plain",
+        "relu, plain",
+    ],
+)
+def test_some_families_have_the_loops_bits_by_arm64s_kernels(
+    name: str, stacked: Callable[[Encoder], NativeStack]
+) -> None:
+    """Which multiply with any processor's vectors; tests/arm64 has them all on an arm64."""
+    encoder = made(FAMILIES[name], kernels.NEON)
+
+    assert calls_same_kernels(encoder.kernels)
+    assert agreement.agrees_with_loop(encoder, stacked(encoder))
+
+
 @needs_half
 @pytest.mark.parametrize("way", [kernels.PANELS, kernels.TILES], ids=lambda way: way.name)
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from model.config import Activation
 from model.kernels import ACTIVATIONS
-from model.native.operators import HalfLinear, attend_compiled, find_attention
+from model.native.operators import HalfLinear, PanelLinear, attend_compiled, find_attention
 
 FORMATS = [
     pytest.param(
@@ -17,9 +17,6 @@ FORMATS = [
     )
     for half in (False, True)
 ]
-HALF = pytest.mark.skipif(
-    not find_attention(half=True), reason="needs a processor with avx512_bf16"
-)
 
 
 def rounded(x: Tensor, half: bool) -> Tensor:
@@ -79,17 +76,18 @@ def test_a_score_that_is_not_finite_leaves_no_number(wrong: float, half: bool) -
     assert mixed.isnan().all()
 
 
-@HALF
+@pytest.mark.parametrize("half", FORMATS)
 @pytest.mark.parametrize(
     ("inputs", "outputs"), [(384, 1152), (37, 50), (1, 1), (1536, 64)], ids=str
 )
-def test_a_linear_of_bfloat16_sums_in_float32(inputs: int, outputs: int) -> None:
-    """As the rounded numbers would be in float64; each row has the same bits alone."""
+def test_a_linear_in_panels_sums_in_float32(inputs: int, outputs: int, half: bool) -> None:
+    """As its numbers would be in float64; each row has the same bits alone."""
     random = torch.Generator().manual_seed(inputs)
     weight, bias = torch.randn(outputs, inputs, generator=random), torch.randn(outputs)
     x, residual = torch.randn(70, inputs, generator=random), torch.randn(70, outputs)
-    linear = HalfLinear(weight, bias)
-    expected = rounded(x, True) @ rounded(weight, True).T + bias
+    made = HalfLinear if half else PanelLinear
+    linear = made(weight, bias)
+    expected = rounded(x, half) @ rounded(weight, half).T + bias
 
     together = linear(x)
 
@@ -97,18 +95,19 @@ def test_a_linear_of_bfloat16_sums_in_float32(inputs: int, outputs: int) -> None
     assert torch.equal(torch.cat([linear(row[None]) for row in x]), together)
     sums = linear.add_to(x, residual).double()
     assert torch.allclose(sums, expected + residual, atol=1e-3, rtol=1e-5)
-    assert torch.equal(linear.weight(), weight.bfloat16().float())
-    assert torch.equal(HalfLinear(weight, None)(x), linear(x) - 0) is not bool(bias.any())
+    assert torch.equal(linear.weight(), rounded(weight, half).float())
+    assert torch.equal(made(weight, None)(x), linear(x) - 0) is not bool(bias.any())
 
 
-@HALF
+@pytest.mark.parametrize("half", FORMATS)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_an_activation_is_computed_before_it_is_rounded(activation: Activation) -> None:
+def test_an_activation_is_computed_before_it_is_rounded(activation: Activation, half: bool) -> None:
     """In float32, of sums that were never bfloat16."""
     weight, x = torch.eye(64), torch.linspace(-9, 9, 64 * 21).view(21, 64)
 
-    found = HalfLinear(weight, None).activate(x, activation)
+    found = (HalfLinear if half else PanelLinear)(weight, None).activate(x, activation)
 
-    expected = ACTIVATIONS[activation](x.bfloat16().float())
-    assert found.dtype == torch.bfloat16
-    assert torch.allclose(found.float(), expected.bfloat16().float(), atol=1e-6, rtol=2**-7)
+    dtype = torch.bfloat16 if half else torch.float32
+    expected = ACTIVATIONS[activation](rounded(x, half).float())
+    assert found.dtype == dtype
+    assert torch.allclose(found.float(), expected.to(dtype).float(), atol=1e-6, rtol=2**-7)
