@@ -12,7 +12,6 @@ FITS := import sys; (3, 11) <= sys.version_info[:2] < (3, 15) or sys.exit("Headl
 LOCKS := deploy/requirements.lock deploy/development.lock deploy/torch.lock
 IMAGE := grep -o 'headlight-serve-client==[0-9.]*' pyproject.toml; cat deploy/requirements.lock deploy/image.lock weights.txt
 SBOM := PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible
-SDIST := $(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("$(CURDIR)/dist")'
 OSV := api.osv.dev
 AUDIT := $(BIN)/pip-audit --no-deps --disable-pip --progress-spinner off --vulnerability-service osv
 # The build goes on without a compiler; make operator and make wheel then fail and say why.
@@ -82,11 +81,8 @@ operator: $(ENV) ## build the compiled forward pass again, for the torch that is
 
 # From the sdists, as an index would have them.
 wheel: $(ENV) ## write what is installed without a checkout to dist/: service, client, bundled model
-	rm -rf dist
-	cd client && ../$(SDIST)
-	$(SDIST)
-	$(BIN)/python -m pip wheel --wheel-dir dist --no-deps --no-build-isolation dist/*.tar.gz
-	$(BIN)/python deploy/minilm/repack.py dist
+	sh deploy/dist.sh $(CURDIR)/$(BIN)/python
+	$(BIN)/python -m pip wheel --wheel-dir dist --no-deps --no-build-isolation dist/headlight_serve-[0-9]*.tar.gz
 	$(BIN)/python -m zipfile --list dist/headlight_serve-[0-9]*.whl | grep '[.]so '
 
 audit: $(ENV) ## ask for known vulnerabilities of every package installed

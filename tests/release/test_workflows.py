@@ -31,7 +31,8 @@ def test_nothing_is_built_or_published_after_a_red_test() -> None:
     assert all("tests" in before(RELEASE, name) for name in waiting)
     assert before(RELEASE, "page") == {*RELEASE["jobs"]} - {"page"}
     assert not any(
-        CARELESS.search((FOLDER / name).read_text()) for name in ("ci.yml", "release.yml")
+        CARELESS.search((FOLDER / name).read_text())
+        for name in ("ci.yml", "wheels.yml", "release.yml")
     )
 
 
@@ -63,8 +64,9 @@ def test_a_job_may_do_what_it_has_to_and_no_more() -> None:
 
     assert RELEASE["permissions"] == {} and CI["permissions"] == {"contents": "read"}
     assert written == {
-        **dict.fromkeys(["version", "tests", "image"], set()),
+        **dict.fromkeys(["version", "tests", "wheels", "image"], set()),
         "publish": {"id-token", "attestations"},
+        "index": {"id-token"},
         "page": {"contents"},
     }
 
