@@ -5,6 +5,7 @@ Each with the headers that it really sends, and the name by which it knows the s
 
 import re
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -137,25 +138,18 @@ def scrape(path: str, address: str, said: dict[str, Any]) -> Ask:
 def of_route(one: dict[str, Any]) -> Iterator[Ask]:
     """What clients from outside may ask: each route of the API that is led to the service."""
     spec = one["spec"]
-    hosts = spec.get("hostnames") or [spec["rules"][0].get("host")]
+    hosts = spec.get("hostnames") or [spec["rules"][0].get("host") or "any.example"]
     for rule in spec["rules"]:
         paths = [path["path"] for path in rule["http"]["paths"]] if "http" in rule else []
         paths += [match["path"]["value"] for match in rule.get("matches", ())]
         prefixes = {path.removesuffix("/embed") for path in paths if path.endswith("/embed")}
-        for prefix in prefixes:
-            for host in hosts:
-                for row in ROUTES:
-                    if row.path not in FILES and leads(paths, prefix + row.path):
-                        name = host or "any.example"
-                        yield Ask(
-                            "client",
-                            row.method.upper(),
-                            prefix + named(row),
-                            SERVE,
-                            name.replace("*", "any"),
-                            PROXIED,
-                            keyed=True,
-                        )
+        for prefix, host, row in product(prefixes, hosts, ROUTES):
+            # below a prefix a model has a name that the chart does not know
+            if row.path in FILES or (prefix and "{" in row.path):
+                continue
+            if leads(paths, prefix + row.path):
+                method, path = row.method.upper(), prefix + named(row)
+                yield Ask("client", method, path, SERVE, host.replace("*", "any"), PROXIED, True)
 
 
 def leads(paths: list[str], path: str) -> bool:

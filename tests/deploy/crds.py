@@ -21,6 +21,7 @@ VERSIONS = {  # of which kind we write which
     "PodMonitor": "v1",
     "PrometheusRule": "v1",
     "HTTPRoute": "v1",
+    "ScaledObject": "v1alpha1",
 }
 KEPT = {"type", "enum", "required", "pattern", "minimum", "maximum", "minLength", "maxLength"}
 KEPT |= {"minItems", "maxItems"}

@@ -49,7 +49,9 @@ def test_a_pod_serves_with_the_settings_of_the_values(case: str, pod: dict[str, 
     (container, *_) = pod["spec"]["containers"]
 
     expected = {"replicas": 1} | asked["settings"]
-    expected |= {"device": asked.get("device", "cpu"), "threads": 1 if "device" in asked else 3}
+    threads = asked.get("workers", {}).get("cpu", {}).get("threads", 3)
+    expected |= {"device": asked.get("device", "cpu")}
+    expected |= {"threads": 1 if "device" in asked else threads}
     folder = "/models/" if asked["model"].get("source") == "pvc" else ""
     expected |= {"model": folder + asked["model"].get("name", "all-MiniLM-L6-v2")}
     assert {name: getattr(found, name) for name in expected} == {

@@ -37,15 +37,26 @@ class Pages(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def prometheus(folder: Path, jobs: list[dict[str, Any]]) -> Iterator[str]:
-    """The address of one that asks these jobs' targets, all at a server of ours."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server, socket.socket() as probe:
+def paged(folder: Path, jobs: list[dict[str, Any]]) -> Iterator[str]:
+    """A Prometheus that asks these jobs' targets, all at a server of ours."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            with prometheus(folder, jobs, f"127.0.0.1:{server.server_port}") as url:
+                yield url
+        finally:
+            server.shutdown()
+
+
+@contextmanager
+def prometheus(folder: Path, jobs: list[dict[str, Any]], target: str) -> Iterator[str]:
+    """The address of one that asks these jobs' targets, all at one address."""
+    with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
         for job in jobs:
             for static in job["static_configs"]:
-                static["targets"] = [f"127.0.0.1:{server.server_port}"]
+                static["targets"] = [target]
         file = folder / "prometheus.yml"
         timing = {"scrape_interval": "1s", "scrape_timeout": "1s"}
         file.write_text(yaml.safe_dump({"scrape_configs": [{**job, **timing} for job in jobs]}))
@@ -61,7 +72,6 @@ def prometheus(folder: Path, jobs: list[dict[str, Any]]) -> Iterator[str]:
                 yield f"http://{address}"
             finally:
                 process.kill()
-                server.shutdown()
 
 
 def pages(url: str, count: int) -> list[dict[str, str]]:
@@ -88,19 +98,32 @@ def as_the_operator(spec: dict[str, Any], number: int) -> dict[str, Any]:
     }
 
 
+def relabelings(said: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rules of a monitor or a ScrapeConfig as Prometheus has them."""
+    names = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
+    return [
+        {names.get(name, name): value for name, value in rule.items()}
+        for rule in said["relabelings"]
+        if rule.get("targetLabel") != "__address__"  # all are at our server already
+    ]
+
+
 @pytest.mark.prove
 def test_releases_are_services_of_their_own(render: dict[str, Any], tmp_path: Path) -> None:
     """Two of the chart, of one name; each is asked once, whatever models it has."""
     places = ("team-a", "team-b")
     models = {"team-a": [], "team-b": [{"path": "base", "name": "a"}]}
-    values = {one: {"namespace": one, "release": "x", "models": models[one]} for one in places}
+    values = {
+        one: {"namespace": one, "release": "x", "kind": "RayService", "models": models[one]}
+        for one in places
+    }
     answers = render["rendered"](**values)
     texts = [answers[one]["files"]["scrapeconfig.yaml"] for one in places]
     specs = [one["spec"] for text in texts for one in yaml.safe_load_all(text) if one]
     ours = [one for one in specs if one["jobName"] == "headlight"]
     jobs = [as_the_operator(one, number) for number, one in enumerate(ours)]
 
-    with prometheus(tmp_path, jobs) as url:
+    with paged(tmp_path, jobs) as url:
         found = pages(url, 2)
 
     keys = ("path", "job", "namespace", "release", "instance")
@@ -117,12 +140,6 @@ def test_a_monitor_asks_a_cluster_once_whatever_pods_it_has(
     """Each pod's page has the series of all replicas."""
     (spec,) = (one["spec"] for one in objects["monitors"] if one["kind"] == "ServiceMonitor")
     (endpoint,) = spec["endpoints"]
-    rules = [
-        {"source_labels": rule.pop("sourceLabels", []), "target_label": rule.pop("targetLabel", "")}
-        | rule
-        for rule in map(dict, endpoint["relabelings"])
-        if rule.get("targetLabel") != "__address__"  # all are at our server already
-    ]
     served = "__meta_kubernetes_service_name"
     job = {
         "job_name": "operator",
@@ -131,12 +148,10 @@ def test_a_monitor_asks_a_cluster_once_whatever_pods_it_has(
             {"targets": [""], "labels": {served: "headlight-serve-svc", "pod": name, "node": name}}
             for name in ("a", "b", "c")
         ],
-        "relabel_configs": [
-            {name: value for name, value in rule.items() if value} for rule in rules
-        ],
+        "relabel_configs": relabelings(endpoint),
     }
 
-    with prometheus(tmp_path, [job]) as url:
+    with paged(tmp_path, [job]) as url:
         found = pages(url, 1)[0]
         targets = httpx.get(f"{url}/api/v1/targets").json()["data"]["activeTargets"]
 

@@ -8,6 +8,7 @@ import yaml
 
 FOLDER = Path(__file__).parent.parent.parent / "deploy" / "helm" / "examples"
 EXAMPLES = {file.stem: yaml.safe_load(file.read_text()) for file in sorted(FOLDER.glob("*.yaml"))}
+DAY1 = yaml.safe_load((Path(__file__).parent.parent / "kubernetes" / "values.yaml").read_text())
 SERVED = "headlight-serve-svc.headlight.svc"  # the Service's name, by which Prometheus asks
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 NGINX = "nginx.ingress.kubernetes.io/proxy-"
@@ -155,6 +156,7 @@ CASES: dict[str, dict[str, Any]] = {
         "ingress": {"enabled": True, "host": "a.example"},
     },
     "head stays": {"podDisruptionBudget": {"head": True}},
+    "day 1 on kind": EXAMPLES["rayservice"] | DAY1,
     "nothing": {
         "podDisruptionBudget": {"enabled": False},
         "networkPolicy": {"enabled": False},
@@ -167,6 +169,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "defaults": {},
     **{f"{name} as it stands": {**one} for name, one in EXAMPLES.items() if "kind" not in one},
     "deployment": {"kind": "Deployment"},
+    "day 1 on kind, as it stands": DAY1,
     "deployment of more": {
         "kind": "Deployment",
         "device": "cuda",
