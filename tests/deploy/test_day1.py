@@ -1,4 +1,7 @@
-"""Day 1 on Kubernetes: what the page says is what the workflow's script does, step by step."""
+"""Day 1 on Kubernetes: what the page says is what the workflow's script does, step by step.
+
+tests/ray/test_day1.py runs the steps next to a real service.
+"""
 
 import re
 import subprocess
