@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What is seldom imported: pip would compile it with the rest, on one core.
 UNCOMPILED := /tests/|/torch/testing/|/transformers/models/|/ray/rllib/
 
-.PHONY: help env serve test check linted types fast ray bench bench-http prove audit sbom operator wheel
+.PHONY: help env serve test check linted types fast ray bench bench-http prove compatible audit sbom operator wheel
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -73,6 +73,9 @@ bench-http: $(ENV) ## the same over HTTP, beside other servers, in a quarter of 
 prove: $(ENV) ## run the long drills: kills, floods, restarts, examples never tried
 	$(BIN)/pytest --timeout 3600 -m "not ray" --hypothesis-profile others $(PROPERTIES)
 	$(BIN)/pytest --timeout 3600 -m prove
+
+compatible: $(ENV) ## run with other releases of torch and transformers; downloads gigabytes
+	$(BIN)/python -m tests.compatible
 
 operator: $(ENV) ## build the compiled forward pass again, for the torch that is installed
 	rm -f model/native/*.so

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -111,7 +112,9 @@ def watched() -> Iterator[Watch]:
     """Let tensors on CUDA be made, without numbers; what is given from outside counts as such."""
     _guard()
     watch = Watch()
-    with FakeTensorMode(allow_non_fake_inputs=True), watch:
+    # where cuDNN may attend too, torch 2.15 asks the device whether it can
+    without_cudnn = sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
+    with without_cudnn, FakeTensorMode(allow_non_fake_inputs=True), watch:
         yield watch
 
 
