@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What is seldom imported: pip would compile it with the rest, on one core.
 UNCOMPILED := /tests/|/torch/testing/|/transformers/models/|/ray/rllib/
 
-.PHONY: help env serve test check linted types fast ray bench bench-http prove compatible audit sbom operator wheel
+.PHONY: help env serve test check linted types fast ray bench bench-http prove compatible audit sbom operator wheel release-rehearsal
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -70,7 +70,15 @@ bench: $(ENV) ## measure encodings per second beside sentence-transformers
 bench-http: $(ENV) ## the same over HTTP, beside other servers, in a quarter of an hour; installs them once
 	$(BIN)/python benchmarks/over_http.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
+# As root: podman builds and runs an image here.
+release-rehearsal: $(ENV) ## release here, from a tag to the answer of a pulled image: .rehearsal/log.md
+	tests/release/tools.sh .rehearsal
+	rm -f .rehearsal/log.md
+	$(BIN)/pytest --timeout 3600 -m prove tests/release
+	cat .rehearsal/log.md
+
 prove: $(ENV) ## run the long drills: kills, floods, restarts, examples never tried
+	tests/release/tools.sh .rehearsal
 	$(BIN)/pytest --timeout 3600 -m "not ray" --hypothesis-profile others $(PROPERTIES)
 	$(BIN)/pytest --timeout 3600 -m prove
 
