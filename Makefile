@@ -74,7 +74,7 @@ bench-http: $(ENV) ## the same over HTTP, beside other servers, in a quarter of 
 release-rehearsal: $(ENV) ## release here, from a tag to the answer of a pulled image: .rehearsal/log.md
 	tests/release/tools.sh .rehearsal
 	rm -f .rehearsal/log.md
-	$(BIN)/pytest --timeout 3600 -m prove tests/release
+	$(BIN)/pytest --timeout 3600 -m prove tests/release/test_rehearsal.py
 	cat .rehearsal/log.md
 
 prove: $(ENV) ## run the long drills: kills, floods, restarts, examples never tried
