@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What is seldom imported: pip would compile it with the rest, on one core.
 UNCOMPILED := /tests/|/torch/testing/|/transformers/models/|/ray/rllib/
 
-.PHONY: help env serve test check linted types fast ray bench bench-http prove compatible audit sbom operator wheel release-rehearsal
+.PHONY: help env serve test check linted types fast ray bench bench-http prove compatible arm64 audit sbom operator wheel release-rehearsal
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -84,6 +84,12 @@ prove: $(ENV) ## run the long drills: kills, floods, restarts, examples never tr
 
 compatible: $(ENV) ## run with other releases of torch and transformers; downloads gigabytes
 	$(BIN)/python -m tests.compatible
+
+arm64: $(ENV) ## run the service on an emulated arm64, for an hour; as root, with packages of Debian
+	apt-get install --yes --no-install-recommends qemu-user-static binfmt-support debootstrap g++-aarch64-linux-gnu
+	test -e /proc/sys/fs/binfmt_misc/status || mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc
+	update-binfmts --enable qemu-aarch64
+	$(BIN)/pytest --timeout 0 --capture no -m prove tests/arm64
 
 operator: $(ENV) ## build the compiled forward pass again, for the torch that is installed
 	rm -f model/native/*.so
