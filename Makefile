@@ -26,7 +26,7 @@ UNCOMPILED := /tests/|/torch/testing/|/transformers/models/|/ray/rllib/
 .PHONY: help env serve test check linted types fast ray bench bench-http prove compatible arm64 audit sbom operator wheel release-rehearsal
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 env: $(ENV) ## build .venv with everything: the service, its client, their tests, the bundled weights
 
