@@ -118,7 +118,7 @@ def _copy_checkout(to: Path) -> None:
     foreign = shutil.ignore_patterns("*.so", "__pycache__")
     for name in ("model", "service", "client", "tests"):
         shutil.copytree(ROOT / name, to / name, ignore=foreign)
-    for name in ("setup.py", "pyproject.toml"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, to)
     sources = [to / "setup.py", *sorted((to / NATIVE).glob("*.[hc]*"))]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
