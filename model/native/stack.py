@@ -46,7 +46,7 @@ class Edits(NamedTuple):
 
 def calls_same_kernels(way: Kernels) -> bool:
     """Tell whether these kernels are those that the compiled operator calls itself."""
-    return kernels.COMPILED and (way.linear, way.attend) in CALLED
+    return (way.linear, way.attend) in CALLED
 
 
 class NativeStack:
@@ -63,6 +63,8 @@ class NativeStack:
     def __init__(self, encoder: Encoder, operator: Any) -> None:
         self._encoder = encoder
         config, attention = encoder.config, encoder.layers[0].attention
+        if not kernels.COMPILED:
+            raise NotImplementedError("it has no kernels for this processor")
         if attention.distances is not None:
             raise NotImplementedError("it adds nothing to scores by distance")
         self._stack = operator(

@@ -143,6 +143,8 @@ async def test_without_a_right_compiled_pass_the_loop_serves_and_a_line_says_so(
     """What is lost, why, and where to read how to get it."""
     module, attribute = name.split(".")
     monkeypatch.setattr(getattr(loading, module), attribute, instead)
+    # what the import of the kernels has found by then
+    monkeypatch.setattr(kernels, "COMPILED", instead is not absent)
 
     with caplog.at_level(logging.WARNING):
         use_compiled_pass(small)
