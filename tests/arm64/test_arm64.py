@@ -78,6 +78,32 @@ def test_what_it_finds_is_x86s_but_for_the_last_bits(kind: str, both: list[dict[
     assert kind != "maps" or np.allclose(found[0, 5, 3], ROW, atol=5e-5)
 
 
+def test_a_replica_there_answers_as_on_x86(arm64: Path) -> None:
+    """From text to JSON, without Ray: the same space, README's row, one text's bits in a batch."""
+    script = "tests.arm64.replica_there"
+    there = machine.run(arm64, PYTHON, "-m", script)
+    assert there.returncode == 0, there.stderr[-4000:]
+    here = subprocess.run(
+        [sys.executable, "-m", script], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    batch, alone = (json.loads(line) for line in there.stdout.splitlines())
+    expected, _ = (json.loads(line) for line in here.stdout.splitlines())
+
+    print(alone["numerics"], "beside", expected["numerics"])
+    assert alone["numerics"].startswith("cpu-fp32-neon+native")
+    assert [batch[name] for name in ("weights", "space")] == [
+        expected[name] for name in ("weights", "space")
+    ]
+    assert alone["data"][0]["pooled"] == batch["data"][0]["pooled"]
+    (row,) = alone["data"][0]["attention"]["maps"]["0"]["5"]
+    assert np.allclose(row, ROW, atol=6e-5)
+    vectors, others = (
+        np.array([each["pooled"] for each in answer["data"]]) for answer in (batch, expected)
+    )
+    print("vectors furthest from x86:", np.abs(vectors - others).max())
+    assert np.allclose(vectors, others, atol=CLOSE, rtol=CLOSE)
+
+
 def test_linears_and_attentions_are_those_of_torch_in_float64(arm64: Path) -> None:
     """The same tests as on x86."""
     done = machine.run(arm64, *PYTEST, "tests/model/native/test_operators.py")
