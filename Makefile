@@ -89,7 +89,7 @@ arm64: $(ENV) ## run the service on an emulated arm64, for an hour; as root, wit
 	apt-get install --yes --no-install-recommends qemu-user-static binfmt-support debootstrap g++-aarch64-linux-gnu
 	test -e /proc/sys/fs/binfmt_misc/status || mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc
 	update-binfmts --enable qemu-aarch64
-	$(BIN)/pytest --timeout 0 --capture no -m prove tests/arm64
+	$(BIN)/pytest --timeout 7200 --capture no -m prove tests/arm64
 
 operator: $(ENV) ## build the compiled forward pass again, for the torch that is installed
 	rm -f model/native/*.so

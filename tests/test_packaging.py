@@ -83,7 +83,7 @@ def test_no_test_hangs_a_run() -> None:
     """Each has a limit, by which it fails and says where it stands."""
     runs = re.findall(r"\$\(BIN\)/pytest (.*)", (ROOT / "Makefile").read_text())
 
-    assert len(runs) == 5 and all("--timeout " in run for run in runs)
+    assert len(runs) == 6 and all("--timeout " in run for run in runs)
 
 
 def test_the_changelog_and_both_packages_have_one_version() -> None:
