@@ -4,6 +4,7 @@ tests/deploy/test_chart_asked.py asks the same of every set of values, in proces
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ import yaml
 
 from tests.deploy.asked import SERVE, Ask, asks
 from tests.manifests import rendered
+from tests.ray import drill
 from tests.ray.rotation import KEY, OTHER, Keys
+from tests.ray.test_deploy import VARIABLES, cluster, ready, run
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start
@@ -102,3 +105,39 @@ def test_all_that_a_deployment_has_others_ask_is_answered(
     assert {ask.port for ask in asked} == {SERVE}
     with start(*arguments, variables=variables) as service:
         assert refused(asked, lambda ask: service.url) == []
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("most", [2, 8])
+def test_all_that_a_rayservice_has_others_ask_is_answered(mounted: Keys, most: int) -> None:
+    """By its Serve configuration, on a cluster that asks for Ray's token; its own pages too.
+
+    With eight replicas of each model at most Prometheus asks each replica by itself.
+    """
+    made = objects(kind="RayService", maxReplicas=most, **VALUES)
+    (main,) = (one["spec"] for one in made if one["kind"] == "RayService")
+    configuration = yaml.safe_load(main["serveConfigV2"])
+    flags = "--node-ip-address=127.0.0.1"
+    with cluster(f"{VARIABLES}; export HEADLIGHT_API_KEYS_FILE={mounted.file}", flags) as here:
+        configuration["http_options"]["port"] = here.port
+        here.ask("/api/serve/applications/", "PUT", json=configuration)
+        here.wait(lambda found: len(found) == 2 and run(found, 1))
+        for path in ("", "/again"):
+            drill.wait(lambda path=path: ready(f"{here.url}{path}/ready"), "HAProxy")
+        ports = {
+            SERVE: here.port,
+            52365: here.agent,
+            8080: here.export,
+            9101: int(here.environment["RAY_SERVE_HAPROXY_METRICS_PORT"]),
+        }
+        asked = list(asks(made))
+        if most == 8:
+            bearer = {"Host": HOST, "Authorization": f"Bearer {KEY}"}
+            targets = partial(httpx.get, f"{here.url}/metrics/targets", headers=bearer)
+            drill.wait(lambda: targets().is_success, "Ray's controller")  # 503 while it is busy
+            lists = targets().json()
+            (ports[30000], *_) = (
+                int(each.rpartition(":")[2]) for one in lists for each in one["targets"]
+            )
+        assert {ask.port for ask in asked} == ports.keys()
+        assert refused(asked, lambda ask: f"http://127.0.0.1:{ports[ask.port]}") == []

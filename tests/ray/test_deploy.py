@@ -64,12 +64,18 @@ HEAD = "127.0.0.2"  # of the node, as a refusal names it
 
 @dataclass
 class Cluster:
-    """One node, started by `ray start`."""
+    """One node, started by `ray start`.
+
+    Args:
+        agent, export: ports of Ray's agent: its own pages, and its metrics.
+    """
 
     environment: dict[str, str]
     dashboard: str
     port: int
     directory: Path
+    agent: int
+    export: int
 
     @property
     def url(self) -> str:
@@ -220,7 +226,7 @@ def cluster(variables: str, *flags: str) -> Iterator[Cluster]:
             )
         try:
             url = f"http://127.0.0.1:{dashboard}"
-            here = Cluster(environment, url, port, directory)
+            here = Cluster(environment, url, port, directory, agent, export)
             up(here, process, directory / "ray.log")
             yield here
         finally:
