@@ -16,19 +16,7 @@ from setuptools.command.build_ext import build_ext
 HERE = Path(__file__).parent
 NAMING = runpy.run_path(str(HERE / "model" / "native" / "__init__.py"))
 
-HEADERS = (
-    "activate",
-    "attention",
-    "gated",
-    "gelu",
-    "kinds",
-    "linear",
-    "look",
-    "mix",
-    "norm",
-    "panel",
-)
-HEADERS += ("product", "rows", "team", "tile")
+HEADERS = sorted(str(path.relative_to(HERE)) for path in HERE.glob("model/native/*.h"))
 # what is compiled once for each kind of processor, and chosen when it runs; the lesser comes first,
 # so that an inline function of a header that both hold is the lesser's; elsewhere its twin serves
 EACH = ("model/native/single.cpp", "model/native/rows.cpp")
@@ -95,7 +83,7 @@ def operator() -> list[Extension]:
     built = Extension(
         f"model.native.{NAMING['operator_module'](release)}",
         ["model/native/forward.cpp"],
-        depends=[*EACH, *HALF, *(f"model/native/{name}.h" for name in HEADERS)],
+        depends=[*EACH, *HALF, *HEADERS],
         include_dirs=[str(folder / "include")],
         library_dirs=[str(folder / "lib")],
         libraries=["torch_cpu", "c10"],  # found when it is loaded: torch has opened them by then
