@@ -243,7 +243,7 @@ def greeting(models: Sequence[Settings], address: str) -> str:
     each = ", ".join(f"{name} ({count})" for name, count in zip(names, copies, strict=True))
     served = f"{each} on {address}" if models[1:] else f"{names[0]} on {address} ({copies[0]})"
     long_texts = {
-        None: "refused (cut on TEI, Infinity and rerank routes); change with --truncate",
+        None: "refused (cut on routes of TEI, Cohere and rerankers); change with --truncate",
         "refuse": "refused",
     }.get(settings.truncate, f"cut on the {settings.truncate}")
     return (

@@ -41,7 +41,7 @@ def fault(file: Path) -> str:
 def wait(file: Path) -> None:
     """Hang until that fault is off."""
     while fault(file) == "hang":
-        time.sleep(0.05)
+        time.sleep(1)  # by more looks its thread would seem to wait for a core
 
 
 def sticky(file: Path) -> bool:

@@ -77,10 +77,21 @@ class Frontend:
         if "Success" not in answer:
             raise OSError(f"HAProxy did not take the certificate: {' '.join(answer.split())}")
 
+    def count_requests(self) -> int:
+        """Return how many requests are with a replica; 0 where no HAProxy runs."""
+        with suppress(OSError):
+            counts = self._count_by_backend()
+            return sum(count for name, count in counts.items() if name != REFUSING_BACKEND)
+        return 0
+
     def _busy_backends(self) -> set[str]:
         """Return the names of HAProxy's backends that hold requests."""
+        return {name for name, count in self._count_by_backend().items() if count}
+
+    def _count_by_backend(self) -> dict[str, int]:
+        """Return how many requests each backend of HAProxy's holds, by its name."""
         rows = (line.split(",") for line in self._send_command("show stat").splitlines())
-        return {row[0] for row in rows if row[1:2] == ["BACKEND"] and row[4] != "0"}
+        return {row[0]: int(row[4]) for row in rows if row[1:2] == ["BACKEND"]}
 
     def _send_command(self, command: str) -> str:
         """Send a command to HAProxy's admin socket and return the answer."""

@@ -104,6 +104,7 @@ class Batcher(Generic[Work, Result]):
         most_requests, most_tokens: how many may wait.
         limits: limits of each API key, by its name.
         clock: returns the current time in seconds, as time.monotonic.
+        processor_seconds: returns the processor time that a lane's thread has had.
     """
 
     def __init__(
@@ -119,8 +120,10 @@ class Batcher(Generic[Work, Result]):
         costs: Callable[[Sequence[Work]], Sequence[float]] = _count_tokens,
         small: int = SMALL_TOKENS,
         clock: Callable[[], float] = time.monotonic,
+        processor_seconds: Callable[[int], float] = lambda lane: 0.0,
     ) -> None:
         self._launch, self.lanes, self._clock = launch, lanes, clock
+        self._processor_seconds = processor_seconds
         self.budget, self.costs = budget, costs
         self._small = small
         self._queue: JobQueue[Work, Result] = JobQueue(most_requests, most_tokens, limits, small)
@@ -163,9 +166,14 @@ class Batcher(Generic[Work, Result]):
         return self._speed.current
 
     def is_hanging(self, least: float, times: float) -> bool:
-        """Tell whether a batch runs for over `least` seconds and `times` its expected time."""
-        now = self._clock()
-        return any(run.is_hanging(now, least, times) for run, _ in self._running.values())
+        """Tell whether a batch takes over `least` seconds and `times` its expected time.
+
+        It is watched from the first call on; see `RunningBatch.is_hanging`.
+        """
+        now, found = self._clock(), list[bool]()
+        for lane, (run, _) in self._running.items():  # all: each is watched from now on
+            found.append(run.is_hanging(now, self._processor_seconds(lane), least, times))
+        return any(found)
 
     def fewest_seconds(self, cost: float) -> float:
         """Return the seconds that work of this cost takes with an empty queue, at the best speed.

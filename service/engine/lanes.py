@@ -8,6 +8,8 @@ spinning, and doubles the time of a short sentence.
 
 import asyncio
 import logging
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +55,7 @@ class Lanes:
 
     Args:
         threads: one per lane.
+        clocks: of each thread's processor time, by its lane, once it has begun.
 
     Attributes:
         alone: whether each sequence runs in a forward pass of its own, on one core.
@@ -60,21 +63,26 @@ class Lanes:
             then split and a part of it succeeds.
     """
 
-    def __init__(self, model: Model, threads: Sequence[ThreadPoolExecutor]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        threads: Sequence[ThreadPoolExecutor],
+        clocks: Mapping[int, int] | None = None,
+    ) -> None:
         self.model, self._threads, self.alone = model, threads, False
+        self._clocks = {} if clocks is None else clocks
         self.on_failure: Callable[[Exception], None] = lambda error: None
 
     @classmethod
     async def start(cls, load: Callable[[], Model], count: int) -> "Lanes":
         """Start `count` lanes, with the model that `load` returns, called in lane 0."""
+        clocks = dict[int, int]()
         threads = [
-            # denormal numbers, rounded to 0, would take up to three times as long
-            ThreadPoolExecutor(1, f"lane-{i}", torch.set_flush_denormal, (True,))
-            for i in range(count)
+            ThreadPoolExecutor(1, f"lane-{i}", _begin_lane, (clocks, i)) for i in range(count)
         ]
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(threads[0], torch.set_num_threads, count)
-        return cls(await loop.run_in_executor(threads[0], load), threads)
+        return cls(await loop.run_in_executor(threads[0], load), threads, clocks)
 
     def __len__(self) -> int:
         return len(self._threads)
@@ -82,6 +90,11 @@ class Lanes:
     def arithmetic_of(self, adapter: str | None) -> str:
         """Return the name of the kernels that compute with an adapter; see numerics.py."""
         return self._encoder_with(adapter).arithmetic + ("+alone" if self.alone else "")
+
+    def processor_seconds(self, lane: int) -> float:
+        """Return the processor time that a lane's thread has had; any thread may ask."""
+        clock = self._clocks.get(lane)
+        return 0.0 if clock is None else time.clock_gettime(clock)
 
     async def call_in_lane(self, lane: int, function: Callable[[], T]) -> T:
         """Call a function in a lane's thread and return what it returns."""
@@ -277,6 +290,12 @@ class Lanes:
             if probe.finite and not np.isfinite(made[probe.name]).all():
                 raise NonFiniteOutput(encoder.config.layers)
         return made
+
+
+def _begin_lane(clocks: dict[int, int], lane: int) -> None:
+    """Prepare a lane's thread, which calls this first, and add the clock of its processor time."""
+    torch.set_flush_denormal(True)  # denormal numbers would take up to three times as long
+    clocks[lane] = time.pthread_getcpuclockid(threading.get_ident())
 
 
 def _copy_entry(encoded: Encoded, rows: slice, layer: int) -> packing.Entry:

@@ -16,25 +16,33 @@ MEMORY_SECONDS = 10.0  # of computing: time constant with which old batches lose
 PROBE_EVERY = 64  # every 64th lone sequence runs on the other number of cores, to compare
 # The same while the speed on one core is not known, or higher, which most often passes
 DOUBTFUL_PROBES = 8
+# Of a core, what a thread gets while other processes keep it from one. Even among a thousand a core
+# it gets more than the lower; one that waits for something else gets nothing, and one that computes
+# without end gets more than the upper.
+STARVED_SHARES = 0.001, 0.5
 SMOOTHING = 0.2  # weight of the newest measurement in the average speed of lone sequences
 
 
 def time_fastest(
-    runs: Sequence[Callable[[], object]], seconds: float, turns: int = 1
+    runs: Sequence[Callable[[], object]],
+    seconds: float,
+    turns: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
     """Return the shortest time of each run, in seconds, free of other processes' load.
 
     Args:
         seconds: for which they run in turns, so that a busy moment is none of one alone.
         turns: at least so many.
+        clock: by which a run is timed; time.thread_time where it computes in this thread alone.
     """
     fastest, end = [math.inf] * len(runs), time.perf_counter() + seconds
     while turns > 0 or time.perf_counter() < end:
         turns -= 1
         for index, run in enumerate(runs):
-            start = time.perf_counter()
+            start = clock()
             run()
-            fastest[index] = min(fastest[index], time.perf_counter() - start)
+            fastest[index] = min(fastest[index], clock() - start)
     return fastest
 
 
@@ -66,7 +74,7 @@ class LaneSpeed:
         self.best = max(self.best, self.current)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunningBatch:
     """A batch that runs."""
 
@@ -74,14 +82,31 @@ class RunningBatch:
     since: float  # when it was started, on the batcher's clock
     expected: float  # seconds that it should take
     share: float  # of the lanes that it occupies, 0 to 1
+    # Since when it is watched, on that clock, and the processor time that its thread had had then
+    watched: tuple[float, float] | None = None
 
     def seconds_left(self, now: float) -> float:
         """Return the seconds that its remaining work would take on all lanes."""
         return self.share * max(0.0, self.since + self.expected - now)
 
-    def is_hanging(self, now: float, least: float, times: float) -> bool:
-        """Tell whether it has run for over `least` seconds and `times` its expected time."""
-        return now - self.since > max(least, times * self.expected)
+    def is_hanging(self, now: float, processor: float, least: float, times: float) -> bool:
+        """Tell whether it has run for over `least` seconds and `times` its expected time.
+
+        It is watched from the first call on. If its thread got some processor time meanwhile, but
+        little, other processes have the cores, and it is given the same time again.
+
+        Args:
+            processor: seconds of processor time that its thread has had.
+        """
+        self.watched = since, before = self.watched or (now, processor)
+        seconds = now - since
+        if seconds <= max(least, times * self.expected):
+            return False
+        lowest, highest = STARVED_SHARES
+        is_starved = lowest < (processor - before) / seconds < highest
+        if is_starved:
+            self.watched = now, processor
+        return not is_starved
 
 
 class LoneCores:

@@ -141,6 +141,7 @@ class Replica:
             most_requests=settings.max_waiting_requests,
             most_tokens=settings.max_waiting_tokens,
             limits=limits_by_name(self.shared),
+            processor_seconds=lanes.processor_seconds,
         )
         self.admission = admission = Admission(self.batcher, metrics, settings, self.dtype)
         self.reader = _make_reader(settings, model, admission.texts)

@@ -33,6 +33,9 @@ from service.tables.wording.values import word_error
 # The least memory of a replica without its weights: Python, torch and Ray
 REPLICA_BYTES = 192 * MIB
 SINGLE, HALF = 4, 2  # bytes of a number
+# The most that a layer's bfloat16 was ever measured to be faster than float32: 13 rows on Zen 4
+# (benchmarks/results.md). A figure beyond it would say more of the moment than of the processor.
+MEASURED_RATIO = 2.1
 # Weights up to this size are read whole, in seconds; of larger ones only the headers are, before a
 # replica's start reads all
 PROBED_BYTES = 1024 * MIB
@@ -82,10 +85,10 @@ def measure_speed(settings: Settings, source: ModelSource) -> Iterator[Finding]:
         return
     if settings.dtype != "auto":
         ratio = compare_speeds(config, dtype)
-        what = f"{ratio:.2g} times as fast as float32 on this processor"
+        what = _word_ratio(ratio, source)
         yield Finding(settings.dtype, what, grade="ok" if ratio >= 1 else "note")
     elif kernels.choose_kernels(device, torch.bfloat16, config.head_dim).half:
-        what = f"{compare_speeds(config, torch.bfloat16):.2g} times as fast as float32 here"
+        what = _word_ratio(compare_speeds(config, torch.bfloat16), source)
         mend = "--dtype bfloat16; `headlight doctor --dtype bfloat16` says how near its vectors are"
         yield Finding("bfloat16", what, mend, "note")
 
@@ -201,6 +204,12 @@ def examine_node(settings: Settings) -> NodeReport:
         short=str(memory) if memory.is_wrong else None,
         digest=(model.digest or None) if model else None,
     )
+
+
+def _word_ratio(ratio: float, source: ModelSource) -> str:
+    """Say how many times as fast as float32 a layer is; above MEASURED_RATIO without a figure."""
+    times = f"{ratio:.2g}" if ratio <= MEASURED_RATIO else f"over {MEASURED_RATIO:g}"
+    return f"{times} times as fast as float32 here, a layer of {source.name}"
 
 
 def _judge_temperatures(model: Model) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """Measures how fast a model's layers are in another number format on this processor."""
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -20,14 +21,15 @@ LAYER = "layers.0."  # what the names of a layer's tensors begin with
 def compare_speeds(config: EncoderConfig, dtype: torch.dtype) -> float:
     """Return how many times as fast as in float32 a layer is on one core of this processor.
 
-    Its linears and its attention are timed, with the kernels that would serve either format.
+    Its linears and its attention are timed in turns, with the kernels that would serve either
+    format, by the processor time of this thread: a busy machine changes nothing.
     """
     formats = torch.float32, dtype
     with without_idle_threads():
         runs = [_prepare_layer(config, each) for each in formats]
         for run in runs:
             run()  # the first also makes kernels
-        single, other = time_fastest(runs, SECONDS, LEAST_TURNS)
+        single, other = time_fastest(runs, SECONDS, LEAST_TURNS, time.thread_time)
     return single / other
 
 

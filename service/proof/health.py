@@ -22,8 +22,9 @@ from service.tables.settings import Settings
 logger = logging.getLogger(__name__)
 
 CANARY_SECONDS = 5.0  # between two self-checks, each of which costs as much as one short text
-# A batch counts as hanging if it has run for more than STUCK_SECONDS and STUCK_TIMES its expected
-# time; so much, since attention maps are not expected and other processes take the cores for a time
+# A batch counts as hanging if, since a check first saw it, it has run for more than STUCK_SECONDS
+# and STUCK_TIMES its expected time, though other processes left it a core; so much, since attention
+# maps are not expected
 STUCK_SECONDS, STUCK_TIMES = 5.0, 10.0
 
 

@@ -13,6 +13,8 @@ it reads the environment on import. torch is not imported at all: the preflight 
 (preflight/isolated.py).
 """
 
+import errno
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,8 +32,10 @@ from service.preflight import isolated, machine
 from service.preflight.finding import require, run
 from service.start.ray_session import Say, dead_process, join_cluster, start_own_ray
 from service.tables.settings import Settings
+from service.tables.sources import PREFIX
 
 STOP_SECONDS = 10  # for Ray to delete what has left; then we give up on it
+NO_ROOM = re.compile(r"required for each replica: (.*), total resources available: (.*?)\. Use ")
 GIVEN_UP_SECONDS = 3  # the same for a start that was ended or failed
 
 
@@ -44,7 +48,7 @@ def run_service(models: Sequence[Settings], say: Say, write: Say) -> Iterator[st
         write: passes on lines of the replicas' logs, which are written already.
 
     Raises:
-        Unusable: the port is taken, or the host is not this machine's.
+        Unusable: the port is taken, or the host is not this machine's, and the models are right.
         TimeoutError: it was not ready in time.
         StartFailed: anything else, with its cause.
     """
@@ -53,7 +57,11 @@ def run_service(models: Sequence[Settings], say: Say, write: Say) -> Iterator[st
         try:
             stack.enter_context(network.claim_port(host, port))
         except OSError as error:
-            raise Unusable(f"cannot listen on {host} port {port}: {error.strerror}") from error
+            require_servable(models)  # a wrong model is told first: no other port mends it
+            place = "HOST" if error.errno == errno.EADDRNOTAVAIL else "PORT"
+            mend = f"choose another with --{place.lower()} or {PREFIX}{place}"
+            line = f"cannot listen on {host} port {port}: {error.strerror}; {mend}"
+            raise Unusable(line) from error
         yield stack.enter_context(start_service(models, say, write))
 
 
@@ -97,7 +105,7 @@ def start_service(models: Sequence[Settings], say: Say, write: Say) -> Iterator[
         say(f"loading {', '.join(model.model for model in models)}")
         stack.enter_context(run_applications(models, say, lines.path if lines else None))
         if frontend:
-            stack.callback(frontend.refuse, ingress.shutdown_seconds(settings))
+            stack.callback(answer_admitted, frontend, ingress.shutdown_seconds(settings), say)
         with start_report.report_progress(say, lambda: "/ready does not answer 200 yet"):
             network.wait_until_ready(settings.host, settings.port, tls=bool(pem))
         if pem and frontend:
@@ -111,6 +119,31 @@ def start_service(models: Sequence[Settings], say: Say, write: Say) -> Iterator[
             if lines:
                 lines.watches = False
             say("stopping")
+
+
+def answer_admitted(frontend: drain.Frontend, seconds: float, say: Say) -> None:
+    """Refuse new requests, and wait some seconds for those with a replica, which is said."""
+
+    def cause() -> str:
+        """Say how many requests are waited for."""
+        return f"{frontend.count_requests()} to be answered; Ctrl-C ends all at once"
+
+    if under_way := frontend.count_requests():
+        say(f"requests under way: {under_way}; they get up to {seconds:g} s, new ones a 503")
+    with start_report.report_progress(say, cause):
+        frontend.refuse(seconds)
+
+
+def require_servable(models: Sequence[Settings]) -> None:
+    """Check models as a start does; a cluster's are left to the cluster.
+
+    Raises:
+        StartFailed: one cannot be served.
+    """
+    if models[0].address is None:
+        named = {own_name(model): model for model in pin_models(models)}
+        with isolated.checking(named, say=lambda note: None) as servable:
+            servable()
 
 
 def pin_models(models: Sequence[Settings]) -> list[Settings]:
@@ -176,8 +209,10 @@ def run_applications(models: Sequence[Settings], say: Say, lines: Path | None) -
             for leave in leaving:
                 leave.start()
             end = time.monotonic() + patience
-            for leave in leaving:
-                leave.join(max(end - time.monotonic(), 0))
+            cause = f"replicas to end; after {patience:g} s they are ended"
+            with start_report.report_progress(say, lambda: cause):
+                for leave in leaving:
+                    leave.join(max(end - time.monotonic(), 0))
 
 
 def start_serve(settings: Settings, applications: Iterable[str]) -> None:
@@ -228,4 +263,16 @@ def awaited_replicas(name: str) -> str:
 
     states, message = app.deployment_status(name)
     counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items() if count)
-    return f"replicas: {counts or 'none yet'}" + (f"; {last_line(message)}" if message else "")
+    reason = word_wait(message)
+    return f"replicas: {counts or 'none yet'}" + (f"; {reason}" if reason else "")
+
+
+def word_wait(message: str) -> str:
+    """Return why replicas have not started, given Ray's message on it; empty: it says nothing."""
+    if not message:
+        return ""
+    if "to initialize" in message:  # Ray's next words are about code that is ours
+        return "loading and checking the model takes long; on a busy machine it may take minutes"
+    if found := NO_ROOM.search(message):
+        return "no node has room for one more: each needs {}, free are {}".format(*found.groups())
+    return last_line(message)

@@ -95,8 +95,8 @@ class Settings(BaseModel):
     truncate: Literal["refuse", "right", "left"] | None = Field(
         None,
         description="what to do with over-long inputs unless the request says: refuse them, or "
-        "cut them on this side; default: refuse, but cut on the routes of TEI "
-        "and rerankers, as their APIs do",
+        "cut them on this side; default: refuse, but cut on the routes of TEI, "
+        "Cohere and rerankers, as their APIs do",
     )
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(8000, ge=1, le=65535, description="port to listen on")

@@ -119,7 +119,8 @@ def test_a_taken_port_is_refused_in_one_line(running: "Service", refused: Refuse
 
     assert status == 2
     assert said == (
-        f"headlight: cannot listen on 127.0.0.1 port {running.port}: Address already in use\n"
+        f"headlight: cannot listen on 127.0.0.1 port {running.port}: Address already in use;"
+        " choose another with --port or HEADLIGHT_PORT\n"
     )
 
 

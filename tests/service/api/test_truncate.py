@@ -1,6 +1,7 @@
 """What happens to texts that are too long where requests do not say: a setting, for every API."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -34,8 +35,14 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "/embed_all": {"inputs": ["a", LONG]},
     "/similarity": {"inputs": {"source_sentence": "a", "sentences": [LONG]}},
     f"/v2/models/{NAME}/infer": {"inputs": [TENSOR]},
+    "/v2/embed": {
+        "model": NAME,
+        "texts": ["a", LONG],
+        "input_type": "search_document",
+        "embedding_types": ["float"],
+    },
 }
-CUT_BY_CUSTOM = {"/embed", "/embed_all", "/similarity"}  # as their APIs do
+CUT_BY_CUSTOM = {"/embed", "/embed_all", "/similarity", "/v2/embed"}  # as their APIs do
 
 Served = Callable[..., httpx.AsyncClient]
 
@@ -187,13 +194,22 @@ async def test_info_says_what_is_set(served: Served) -> None:
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        (None, "refused (cut on TEI, Infinity and rerank routes); change with --truncate"),
+        (None, "refused (cut on routes of TEI, Cohere and rerankers); change with --truncate"),
         ("left", "cut on the left"),
     ],
 )
 async def test_the_start_says_what_is_set(setting: Any, said: str) -> None:
     """After the address, before the first request meets it."""
     assert greeting([Settings(truncate=setting)], "http://here").endswith(said)
+
+
+async def test_the_start_names_the_apis_that_cut_and_no_other() -> None:
+    """Of those that embed; rerankers, in whichever API, are one word."""
+    names = {row.api.name for row in ROUTES if row.path in CUT_BY_CUSTOM}
+    cutting = {"".join(re.findall("[A-Z]", name)) if " " in name else name for name in names}
+    line = greeting([Settings()], "http://here").splitlines()[-1]
+
+    assert set(re.findall(r"\b[A-Z]\w+", line)) == cutting
 
 
 @pytest.mark.client("openai", "truncate, as an extra field")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from service.cluster import choose_model, drain, haproxy
+from service.start import launch
 from tests import rays_haproxy
 
 SENT_ON = {choose_model.FORWARDED_HEADER: "1"}
@@ -81,11 +82,29 @@ def test_who_was_admitted_is_answered_and_who_comes_after_is_refused(
             assert (refused.status, json.load(refused)["code"]) == (503, "not_ready")
             assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
         assert refusing.is_alive(), "a request is with the replica"
+        assert frontend.count_requests() == 1
 
         taken.recv(1 << 16)
         taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nright")
         assert admitted.getresponse().read() == b"right"
         refusing.join()
+        assert frontend.count_requests() == 0
+
+
+def test_a_stop_says_what_it_waits_for(
+    tmp_path: Path, running: Running, replica: socket.socket
+) -> None:
+    """How many requests, and how long at most; nothing where there is none."""
+    frontend, said = drain.Frontend(tmp_path, running.port), list[str]()
+    with asked(running.port), replica.accept()[0]:
+        launch.answer_admitted(frontend, 0.1, said.append)
+
+    assert said == ["requests under way: 1; they get up to 0.1 s, new ones a 503"]
+
+
+def test_where_no_haproxy_runs_no_request_is_waited_for(tmp_path: Path) -> None:
+    """As after it died: the stop goes on."""
+    assert drain.Frontend(tmp_path, 1).count_requests() == 0
 
 
 def test_what_a_replica_sends_on_is_answered_while_the_service_stops(

@@ -525,12 +525,39 @@ async def test_a_batch_hangs_when_it_takes_several_times_what_its_tokens_should(
     short = asyncio.create_task(ask(queue, request(["a"], [20]), FAR))
     await settle()
     began = now
-    for now in (began + 9, began + 11):
+    for now in (began, began + 9, began + 11):
         found[now] = queue.is_hanging(10, 4)
     lanes.gate.set()
     await short
 
-    assert not idle and list(found.values()) == [False, False, False, True, False, True]
+    assert not idle and list(found.values()) == [False, False, False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("share", "hangs"),
+    [(0.0, True), (0.0002, True), (0.01, False), (0.2, False), (0.9, True)],
+    ids=["blocked", "looks now and then", "one of a hundred", "one of five", "without end"],
+)
+async def test_a_batch_that_other_processes_keep_from_the_cores_does_not_hang(
+    share: float, hangs: bool
+) -> None:
+    """By what its thread got of a core; one that is blocked later is found all the same."""
+    lanes, now, spent = Lanes(held=True), 0.0, 0.0
+    queue = batcher(lanes, clock=lambda: now, processor_seconds=lambda lane: spent)
+    running = asyncio.create_task(ask(queue, request(["a"], [20]), FAR))
+    await settle()
+    found = list[bool]()
+    for now in range(0, 60, 2):
+        spent = share * now
+        found.append(queue.is_hanging(10, 4))
+    blocked = list[bool]()
+    for now in (80, 91, 102):  # noqa: B007  # the clock
+        blocked.append(queue.is_hanging(10, 4))
+    lanes.gate.set()
+    await running
+
+    assert found[:6] == [False] * 6 and any(found) == hangs
+    assert blocked[-1]
 
 
 async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:

@@ -137,8 +137,23 @@ ROWS = {
     "out of bounds": ("--replicas 257", {}, "--replicas must be at most 256, got 257"),
     "no model": ("--model nowhere", {}, "no folder nowhere"),
     "a folder that is no model": ("--model {folder}", {}, "{folder}"),
-    "a port that is taken": ("--port {taken}", {}, "cannot listen on 127.0.0.1 port {taken}"),
-    "not our address": ("--host 192.0.2.77", {}, "cannot listen on 192.0.2.77 port"),
+    "a port that is taken": (
+        "--port {taken}",
+        {},
+        "cannot listen on 127.0.0.1 port {taken}: Address already in use;"
+        " choose another with --port or HEADLIGHT_PORT",
+    ),
+    "a wrong model on a port that is taken": (
+        "--port {taken} --model nowhere",
+        {},
+        "no folder nowhere",
+    ),
+    "not our address": (
+        "--host 192.0.2.77",
+        {},
+        "cannot listen on 192.0.2.77 port {free}: Cannot assign requested address;"
+        " choose another with --host or HEADLIGHT_HOST",
+    ),
     "a key file that is not there": (
         "--api-keys-file {folder}/keys",
         {},
@@ -165,7 +180,8 @@ def test_what_cannot_be_honoured_ends_the_start_in_one_line(
     result = CliRunner().invoke(main, ["serve", *words], env={"HEADLIGHT_PORT": str(free)})
 
     assert result.exit_code in (1, 2), result.exception
-    assert result.stderr.startswith(f"headlight: {line.format(folder=tmp_path, taken=taken)}")
+    line = line.format(folder=tmp_path, taken=taken, free=free)
+    assert result.stderr.startswith(f"headlight: {line}")
     assert result.stderr.count("\n") == 1 and result.stdout == ""
 
 
