@@ -9,20 +9,25 @@ import orjson
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.tables.refusals import MEDIA_TYPE, Refused, problem_details
+
+Failure = tuple[int, dict[str, str]] | Refused | None
+
 
 @dataclass
 class FailingService:
     """An application whose first answers to POST /v1/encode are not its own.
 
     Args:
-        failures: how it fails in turn: a status and headers, or None: the connection breaks.
+        failures: how it fails in turn: a status and headers, a refusal of the service's own, or
+            None: the connection breaks.
         seconds: how long it thinks before its own answers.
         limits: what GET /info says of its limits where they are not the application's.
         says: the same of the rest of GET /info.
     """
 
     app: ASGIApp
-    failures: list[tuple[int, dict[str, str]] | None] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
     seconds: float = 0.0
     limits: dict[str, int] = field(default_factory=dict)
     says: dict[str, str] = field(default_factory=dict)
@@ -69,12 +74,16 @@ class FailingService:
 
         await self.app(scope, receive, limited)
 
-    async def fail(self, how: tuple[int, dict[str, str]] | None, send: Send) -> None:
+    async def fail(self, how: Failure, send: Send) -> None:
         """Fail; the server closes a connection of which less came than was promised."""
+        body = b"busy"
+        if isinstance(how, Refused):
+            body = problem_details(how, "r1")
+            how = how.status, {"content-type": MEDIA_TYPE}
         status, headers = how or (200, {"content-length": "1000"})
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": status, "headers": raw})
-        await send({"type": "http.response.body", "body": b"busy", "more_body": how is None})
+        await send({"type": "http.response.body", "body": body, "more_body": how is None})
 
 
 def replay(body: bytes, receive: Receive) -> Receive:

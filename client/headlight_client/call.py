@@ -130,8 +130,7 @@ class AsyncClient:
     ) -> tuple[Any, Mapping[str, str]]:
         """Send a request as `ask`; return the JSON and the headers."""
         content = None if body is None else write_json(body)
-        end = self._connection.end_time(deadline)
-        answer = await self._connection.send(path, content, end, JSON)
+        answer = await self._connection.send(path, content, _end_time(deadline), JSON)
         try:
             return read_json(answer.content), answer.headers
         except ValueError as error:
@@ -216,7 +215,7 @@ class AsyncClient:
         answered and waiting for their turn.
         """
         check_inputs(inputs, options, Options)
-        until = None if deadline is None else time.monotonic() + deadline
+        until = _end_time(deadline)
         waiting: deque[asyncio.Task[Encoded]] = deque()
         try:
             limits = await self._read_limits(until)
@@ -253,8 +252,8 @@ class AsyncClient:
         """
         check_inputs(documents, options, ScoreOptions, "documents")
         body = {"query": to_item(query), "documents": [*map(to_item, documents)]}
-        end = self._connection.end_time(deadline)
-        answer = await self._connection.send("/v1/maxsim", write_json({**options, **body}), end)
+        content, end = write_json({**options, **body}), _end_time(deadline)
+        answer = await self._connection.send("/v1/maxsim", content, end)
         return read_answer(Scored, answer.content)
 
     async def similarity(
@@ -276,7 +275,7 @@ class AsyncClient:
             RequestRefused, NoAnswer, ModelChanged, TypeError: as `encode`.
         """
         check_inputs(right, options, ComparisonOptions)
-        until = None if deadline is None else time.monotonic() + deadline
+        until = _end_time(deadline)
         request = make_comparison(left, right, options)
         return await self._request_answer(Compared, "/v1/similarity", request, until)
 
@@ -403,7 +402,7 @@ class AsyncClient:
         return read_decisions(answer, headers.get(WEIGHTS_HEADER))
 
     async def _read_limits(self, until: float | None) -> Limits:
-        """Return the service's limits, which are requested once; `until` is as of `_send`."""
+        """Return the service's limits, which are requested once; `until` is a deadline."""
         if self._connection.limits is None:
             await self.info(deadline=None if until is None else until - time.monotonic())
         if self._connection.limits is None:
@@ -414,9 +413,8 @@ class AsyncClient:
         self, kind: type[Kind], path: str, request: Request, until: float | None
     ) -> Kind:
         """Send a request, or its halves where it is too large, and return the joined answer."""
-        end = self._connection.end_time(None) if until is None else until
         try:
-            answer = await self._connection.send(path, request.body, end)
+            answer = await self._connection.send(path, request.body, until)
         except RequestRefused as refused:
             if refused.code not in TOO_LARGE or len(request) < 2 or request.whole:
                 raise refused.shift_input_index(request.first) from None
@@ -426,3 +424,8 @@ class AsyncClient:
             await self._request_answer(kind, path, half, until) for half in request.split_in_half()
         ]
         return kind.join(halves)
+
+
+def _end_time(deadline: float | None) -> float | None:
+    """Return the monotonic time at which a call that begins now must end, if there is one."""
+    return None if deadline is None else time.monotonic() + deadline

@@ -6,6 +6,7 @@ Source of the pauses: errors.py.
 import asyncio
 import os
 import time
+from collections.abc import Mapping
 from ipaddress import ip_address
 from itertools import count
 
@@ -45,42 +46,43 @@ class Connection:
         """Close what is open to the service."""
         await self._http.aclose()
 
-    def end_time(self, deadline: float | None) -> float:
-        """Return the monotonic time by which a request that begins now must end."""
-        return time.monotonic() + (self._patience if deadline is None else deadline)
-
     async def send(
-        self, path: str, body: bytes | None, until: float, accept: str = SAFETENSORS
+        self, path: str, body: bytes | None, deadline: float | None, accept: str = SAFETENSORS
     ) -> httpx.Response:
-        """Send a request, again after pauses until a monotonic time; return its 200.
+        """Send a request, again after pauses, and return its 200.
+
+        Args:
+            deadline: the caller's, a monotonic time, which the service is told; None: there is
+                none, and tries end with patience.
 
         Raises:
             RequestRefused: the service refused, after any retries that could help.
             NoAnswer: no answer came in time.
         """
+        start, busy = time.monotonic(), None
+        until = start + self._patience if deadline is None else deadline
         for tries in count(1):
-            reply = await self._try(path, body, until, accept)
+            headers = {"Accept": accept, "Content-Type": JSON, **_deadline_header(deadline)}
+            reply = await self._try(path, body, until, headers)
             if isinstance(reply, httpx.Response) and reply.status_code == httpx.codes.OK:
                 return reply
             after = seconds_before_retry(reply, tries)
+            busy = reply if after is not None and isinstance(reply, httpx.Response) else busy
             if after is None or time.monotonic() + after >= until:
                 break
             await asyncio.sleep(after)
+        if busy and (busy is reply or _is_out_of_time(reply)):
+            raise _word_busy(RequestRefused.of(busy), tries, time.monotonic() - start)
         if isinstance(reply, httpx.Response):
             raise RequestRefused.of(reply)
         raise NoAnswer(f"no answer from {self.url}: {_word_failure(reply)}") from reply
 
     async def _try(
-        self, path: str, body: bytes | None, until: float, accept: str
+        self, path: str, body: bytes | None, until: float, headers: Mapping[str, str]
     ) -> httpx.Response | httpx.RequestError:
         """Send a request once; return the response, or the error that prevented one."""
         seconds = max(until - time.monotonic(), 0.0)
         timeout = seconds if self.limits is None else self.limits.deadline_seconds + GRACE_SECONDS
-        headers = {
-            "Accept": accept,
-            "Content-Type": JSON,
-            "X-Headlight-Deadline-Ms": str(min(int(seconds * 1000), MOST_MILLISECONDS)),
-        }
         try:
             async with asyncio.timeout(seconds):
                 return await self._http.request(
@@ -91,9 +93,32 @@ class Connection:
                     timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS),
                 )
         except TimeoutError:
-            return httpx.ReadTimeout("the deadline has passed")
+            return httpx.ReadTimeout("the time for it is up")
         except httpx.RequestError as error:
             return error
+
+
+def _deadline_header(deadline: float | None) -> dict[str, str]:
+    """Return the header that tells the service the time left; {} without a deadline."""
+    if deadline is None:
+        return {}
+    left = max(int((deadline - time.monotonic()) * 1000), 0)
+    return {"X-Headlight-Deadline-Ms": str(min(left, MOST_MILLISECONDS))}
+
+
+def _is_out_of_time(reply: httpx.Response | httpx.RequestError) -> bool:
+    """Tell whether the time that was left when it was sent was too short for a request."""
+    if isinstance(reply, httpx.Response):
+        return RequestRefused.of(reply).code == "deadline_unreachable"
+    return isinstance(reply, httpx.TimeoutException)
+
+
+def _word_busy(refused: RequestRefused, tries: int, seconds: float) -> RequestRefused:
+    """Return the last refusal of a service that was busy or away, with for how long."""
+    if tries == 1:  # it asked for a longer pause than there is time
+        return refused
+    state = "busy" if refused.status == httpx.codes.TOO_MANY_REQUESTS else "away"
+    return refused.reword(f"{state} for {seconds:.1f} s, in {tries} tries: {refused.detail}")
 
 
 def _check_url(url: str) -> str:

@@ -1,13 +1,15 @@
 """A column of vectors next to a column of texts: Encode, for `map_batches` of Ray Data.
 
-pyarrow's tables in and out, so that every other column stays as it is. Ray itself is not imported.
+A batch is a table of pyarrow's, whose other columns stay as they are, or a dict of numpy arrays,
+which is Ray Data's default. Ray itself is not imported.
 """
 
 import reprlib
-from collections.abc import Iterator
-from typing import Any, Unpack
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 try:
     import pyarrow as pa
@@ -20,6 +22,8 @@ from headlight_client.errors import ModelChanged, RequestRefused
 from headlight_client.formats import Array
 from headlight_client.inputs import Options
 from headlight_client.waiting import Client
+
+Columns: TypeAlias = "pa.Table | Mapping[str, NDArray[Any]]"  # a batch, by the columns' names
 
 VECTORS = "pooled"  # name of the column of vectors, as of an answer's
 PATIENCE_SECONDS = 300.0  # for a request, to outlast a restart of the service
@@ -53,30 +57,49 @@ class Encode:
         self._url, self._key, self._options = url, key, options
         self._column, self._into, self._space = column, into, space
 
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        """Return the batch with a column of vectors, of a fixed size, at its end.
+    def __call__(self, batch: Columns) -> Columns:
+        """Return the batch, of the same kind, with a column of vectors at its end.
+
+        Args:
+            batch: a table of pyarrow's, or arrays by their columns, Ray Data's own default.
+
+        Returns:
+            The column is (texts, size), in a table of lists of a fixed size.
 
         Raises:
             RequestRefused: the service refused a text, whose row the message shows; or it makes
-                vectors of another space than before (409 space_changed).
+                vectors of another space than before (409 space_changed); or it was busy for
+                PATIENCE_SECONDS.
             ModelChanged: the space changed within the first batch.
             NoAnswer: a request was not answered within PATIENCE_SECONDS.
             ValueError: the column is missing, holds no text in some row, or `into` is taken.
-            TypeError: the batch is no table of pyarrow's.
+            TypeError: the batch is of another kind.
         """
-        if not isinstance(batch, pa.Table):
-            raise TypeError('batches of pyarrow keep all columns: pass batch_format="pyarrow"')
-        check_columns(batch.schema, self._column)
-        if self._into in batch.column_names:
-            raise ValueError(f"there is a column {self._into!r} already")
-        texts = batch[self._column].to_pylist()
-        if None in texts:
-            raise ValueError(f"no text in the row {_word_row(batch, texts.index(None))}")
+        if not isinstance(batch, pa.Table | Mapping):
+            raise TypeError(f'a batch is of {type(batch)}: pass batch_format="pyarrow"')
+        texts = self._read_texts(batch)
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ValueError(f"no text in the row {_word_row(batch, index)}")
         try:
             vectors = np.concatenate([*self._vectors(texts or [ANY_TEXT])])[: len(texts)]
-            return append_vectors(batch, self._into, vectors)
         except RequestRefused as refused:
             raise _name_row(refused, batch) from None
+        if isinstance(batch, pa.Table):
+            return append_vectors(batch, self._into, vectors)
+        return {**batch, self._into: vectors}
+
+    def _read_texts(self, batch: Columns) -> list[Any]:
+        """Return the values of the column of texts, once the batch's columns are checked."""
+        names = batch.column_names if isinstance(batch, pa.Table) else [*batch]
+        if self._into in names:
+            raise ValueError(f"there is a column {self._into!r} already")
+        if isinstance(batch, pa.Table):
+            check_columns(batch.schema, self._column)
+            return [*batch[self._column].to_pylist()]
+        if self._column not in names:
+            raise ValueError(f"0 columns have the name {self._column!r}; there are {names}")
+        return [*batch[self._column].tolist()]
 
     def _vectors(self, texts: list[str]) -> Iterator[Array]:
         """Yield the vectors of texts, (texts, size), an answer at a time."""
@@ -113,22 +136,21 @@ def append_vectors(table: pa.Table, name: str, vectors: Array) -> pa.Table:
     return table.append_column(name, column)
 
 
-def _name_row(refused: RequestRefused, batch: pa.Table) -> RequestRefused:
+def _name_row(refused: RequestRefused, batch: Columns) -> RequestRefused:
     """Return a refusal whose detail shows the row that it is about, if it is about one."""
-    detail = refused.detail
     for fault in refused.errors:
         match fault.loc:
             case ("inputs", int(index), *_):
-                detail = f"{_word_row(batch, index)}: {detail}"
-                break
-    return RequestRefused(
-        refused.status, refused.code, detail, refused.errors, refused.request_id, refused.facts
-    )
+                return refused.reword(f"{_word_row(batch, index)}: {refused.detail}")
+    return refused
 
 
-def _word_row(batch: pa.Table, index: int) -> str:
+def _word_row(batch: Columns, index: int) -> str:
     """Write a row's values by their columns, long ones shortened."""
     short = reprlib.Repr()
     short.maxstring = short.maxother = LONGEST_VALUE
-    (row,) = batch.slice(index, 1).to_pylist()
+    if isinstance(batch, pa.Table):
+        (row,) = batch.slice(index, 1).to_pylist()
+    else:
+        row = {name: values[index : index + 1].tolist()[0] for name, values in batch.items()}
     return ", ".join(f"{name}={short.repr(value)}" for name, value in row.items())

@@ -140,6 +140,10 @@ class RequestRefused(HeadlightError):
         code, request_id = errors[0].code, answer.headers.get(ID_HEADER)
         return cls(answer.status_code, code, detail, errors, request_id, facts)
 
+    def reword(self, detail: str) -> Self:
+        """Return the same refusal with another detail."""
+        return type(self)(self.status, self.code, detail, self.errors, self.request_id, self.facts)
+
     def shift_input_index(self, first: int) -> Self:
         """Add `first`, the caller's index of the request's first input, to indices of inputs."""
         errors = [fault.shift_input_index(first) for fault in self.errors]

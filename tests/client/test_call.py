@@ -1,6 +1,7 @@
 """Both clients over real HTTP, against the real replica."""
 
 import asyncio
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from headlight_client import (
     errors,
 )
 from service.pipeline.replica import Replica
+from service.tables.refusals import Refused
 
 WORDS = "all is well and the dog ate the food because it was hungry".split()
 # of many lengths, in no order
@@ -164,6 +166,60 @@ async def test_the_time_left_is_sent_with_each_try(encode: Any, failing: Any, li
     assert first - second >= 1000
 
 
+async def test_a_deadline_is_sent_only_where_the_caller_gave_one(
+    encode: Any, failing: Any, listen: Any
+) -> None:
+    """Patience is the client's own: a service that heard of it would judge requests by it."""
+    layer = failing(Refused("overloaded"))
+
+    async with listen(layer) as url:
+        await encode(url, ["All is well"])
+
+    assert len(layer.headers) == 2
+    assert not any("x-headlight-deadline-ms" in headers for headers in layer.headers)
+
+
+BUSY = "The service is busy; the request was not started."
+NO_TIME = Refused("deadline_unreachable", estimate_ms=9, deadline_ms=3, sequences=0)
+
+
+async def test_patience_ends_with_the_last_refusal_and_how_long_the_service_was_busy(
+    encode: Any, failing: Any, listen: Any
+) -> None:
+    """Not with a refusal of the request, which was in order."""
+    layer = failing(*[Refused("overloaded")] * 99)
+
+    async with listen(layer) as url:
+        with pytest.raises(RequestRefused) as refused:
+            await encode(url, ["All is well"], {"patience_seconds": 0.7})
+
+    told = re.fullmatch(rf"busy for 0\.\d s, in (\d+) tries: {BUSY}", refused.value.detail)
+    assert told and int(told[1]) == len(layer.came) > 1
+    assert (refused.value.status, refused.value.code) == (429, "overloaded")
+
+
+@pytest.mark.parametrize("last", [NO_TIME, None], ids=["refused as late", "hangs"])
+async def test_a_last_try_for_which_no_time_was_left_does_not_hide_that_the_service_was_busy(
+    encode: Any, failing: Any, listen: Any, last: Refused | None
+) -> None:
+    """The rest of a deadline is too short for the service, or for its answer."""
+    layer, left = failing(Refused("overloaded"), *([last] if last else [])), asyncio.Event()
+    ours = layer.app
+
+    async def hanging(scope: Any, receive: Any, send: Any) -> None:
+        await (left.wait() if scope["path"] == "/v1/encode" else ours(scope, receive, send))
+
+    layer.app = hanging
+    async with listen(layer) as url:
+        try:
+            with pytest.raises(RequestRefused, match=rf"^429 overloaded: busy for .* s, .*{BUSY}"):
+                await encode(url, ["All is well"], deadline=1.0)
+        finally:
+            left.set()
+
+    assert len(layer.came) == 2
+
+
 async def test_a_deadline_ends_the_tries_with_the_last_refusal(
     encode: Any, failing: Any, listen: Any
 ) -> None:
@@ -190,7 +246,7 @@ async def test_a_service_that_hangs_is_left_at_the_deadline(
     layer.app = hanging
     async with listen(layer) as url:
         try:
-            with pytest.raises(NoAnswer, match="the deadline has passed"):
+            with pytest.raises(NoAnswer, match="the time for it is up"):
                 await encode(url, ["All is well"], deadline=0.5)
         finally:
             left.set()
@@ -202,7 +258,7 @@ async def test_a_service_that_is_not_there_is_said_after_some_tries(encode: Any)
         port = taken.getsockname()[1]
 
     with pytest.raises(
-        NoAnswer, match=f"no answer from http://127.0.0.1:{port}: (Connection refused|the deadline)"
+        NoAnswer, match=f"no answer from http://127.0.0.1:{port}: (Connection refused|the time)"
     ):
         await encode(f"http://127.0.0.1:{port}", ["All is well"], deadline=0.5)
 

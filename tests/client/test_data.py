@@ -10,17 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headlight_client import AsyncClient, ModelChanged, RequestRefused
+from headlight_client import AsyncClient, ModelChanged, RequestRefused, data
 from headlight_client.data import Encode
+from service.tables.refusals import Refused
 
 TEXTS = [f"{'well ' * (i % 7)}text number {i}" for i in range(23)]
 LITTLE = {"max_sequences": 5}  # so that a batch takes several requests
 
 
-async def encoded(url: str, *batches: Any, **options: Any) -> list[pa.Table]:
+async def encoded(url: str, *batches: Any, **options: Any) -> list[Any]:
     """What one Encode makes of batches, in turn."""
 
-    def run() -> list[pa.Table]:
+    def run() -> list[Any]:
         encode = Encode(url, "text", **options)
         return [encode(batch) for batch in batches]
 
@@ -49,6 +50,51 @@ async def test_each_row_gets_the_vector_of_its_text_and_keeps_the_rest(
     for i, row in zip(order, told["pooled"], strict=True):
         np.testing.assert_array_equal(row.values.to_numpy(), await alone(TEXTS[i]), strict=True)
     assert len(layer.bodies) == 6  # five requests, and the first again
+
+
+@pytest.mark.parametrize("kind", [object, str], ids=["objects", "strings"])
+async def test_ray_datas_own_batches_get_the_same_vectors(
+    failing: Any, listen: Any, alone: Any, kind: type
+) -> None:
+    """Arrays by their columns, which a job without a batch_format has; an empty one too."""
+    ids, texts = np.arange(23), np.array(TEXTS, kind)
+    batch = {"id": ids, "text": texts}
+    empty = {name: values[:0] for name, values in batch.items()}
+
+    async with listen(failing(limits=LITTLE)) as url:
+        told, none = await encoded(url, batch, empty)
+
+    assert [*told] == ["id", "text", "pooled"] and told["id"] is ids and told["text"] is texts
+    assert (told["pooled"].shape, none["pooled"].shape) == ((23, 384), (0, 384))
+    for text, row in zip(TEXTS, told["pooled"], strict=True):
+        np.testing.assert_array_equal(row, await alone(text), strict=True)
+
+
+@pytest.mark.parametrize("bad", ["", "well " * 400, None, float("nan")])
+async def test_a_row_of_ray_datas_own_batches_is_named_too(
+    failing: Any, listen: Any, bad: Any
+) -> None:
+    """Whether the service refuses its text or there is none."""
+    texts = np.array([*TEXTS[:17], bad], object)
+    batch = {"id": np.arange(18), "tags": np.eye(18), "text": texts}
+
+    async with listen(failing(limits=LITTLE)) as url:
+        with pytest.raises((RequestRefused, ValueError), match="id=17, tags=.*, text="):
+            await encoded(url, batch)
+
+
+async def test_a_busy_service_ends_the_job_with_how_long_it_was_busy(
+    failing: Any, listen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its requests carry no deadline, which nobody gave."""
+    monkeypatch.setattr(data, "PATIENCE_SECONDS", 0.5)
+    layer = failing(*[Refused("overloaded")] * 99)
+
+    async with listen(layer) as url:
+        with pytest.raises(RequestRefused, match=r"^429 overloaded: busy for 0\.\d s, in "):
+            await encoded(url, {"text": np.array(["a dog"])})
+
+    assert not any("x-headlight-deadline-ms" in headers for headers in layer.headers)
 
 
 async def test_an_empty_batch_gets_a_column_of_the_same_type(address: str) -> None:
@@ -141,17 +187,21 @@ async def test_a_space_that_is_given_is_expected_of_the_first_answer_too(address
 @pytest.mark.parametrize(
     ("batch", "error", "line"),
     [
-        ({"text": np.array(["a"])}, TypeError, 'pass batch_format="pyarrow"'),
+        (["a"], TypeError, 'pass batch_format="pyarrow"'),
+        ({"body": np.array(["a"])}, ValueError, "0 columns have the name 'text'"),
+        ({"text": np.array([1])}, ValueError, "no text in the row text=1"),
+        ({"text": np.array(["a"]), "pooled": np.eye(1)}, ValueError, "a column 'pooled' already"),
         (pa.table({"body": ["a"]}), ValueError, "0 columns have the name 'text'"),
         (pa.table({"text": [1]}), ValueError, "'text' is of int64, not of text"),
         (pa.table({"text": ["a"], "pooled": [1]}), ValueError, "a column 'pooled' already"),
     ],
-    ids=["numpy", "no column", "numbers", "taken"],
+    ids=["a list", *("no array", "an array of numbers", "a taken name")]
+    + ["no column", "numbers", "taken"],
 )
 async def test_a_batch_that_cannot_be_encoded_is_refused_before_anything_is_sent(
     failing: Any, listen: Any, batch: Any, error: type[Exception], line: str
 ) -> None:
-    """numpy's batches have lost other columns' nulls and types by the time they are here."""
+    """Of either kind, or of none that Ray Data has."""
     layer = failing()
 
     async with listen(layer) as url:

@@ -69,15 +69,23 @@ def write_corpus(folder: Path) -> dict[int, str]:
 
 @contextmanager
 def job(
-    python: Path, folder: Path, url: str, space: str = SPACE
+    python: Path, folder: Path, url: str, space: str = SPACE, left_out: str = ""
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run the page's own example on a folder, and kill it if it still runs in the end."""
     (code,) = re.findall(r"^```python\n(import ray\n.*?)^```$", PAGE, re.M | re.S)
     code = code.replace("http://127.0.0.1:8000", url).replace("/shared", str(folder))
-    code = code.replace(SPACE, space)
+    assert left_out in code
+    code = code.replace(SPACE, space).replace(left_out, "")
     code = code.replace("2**24", "2**20")  # of so small a corpus many blocks, too
     with (folder / "job.log").open("ab") as log:
-        process = subprocess.Popen([python, "-c", code], cwd=folder, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [python, "-c", code],
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            # a Ray of its own, whatever address another one has left on this machine
+            env={**os.environ, "RAY_ADDRESS": "local"},
+        )
     try:
         yield process
     finally:
@@ -122,6 +130,24 @@ def test_every_row_is_encoded_once_whoever_is_killed(
         assert text == texts[i] and page == random.Random(i).randbytes(PAGE_BYTES)
     vectors = rows["pooled"].combine_chunks().flatten().to_numpy().reshape(len(texts), -1)
     np.testing.assert_array_equal(vectors, alone, strict=True)
+
+
+def test_a_job_without_a_batch_format_writes_the_same_vectors(
+    start: "Start", python: Path, tmp_path: Path
+) -> None:
+    """Ray Data then passes numpy's arrays."""
+    (tmp_path / "corpus").mkdir()
+    rows = pa.table({"id": [7, 8, 9], "text": ["All is well", "a dog", "a cat"]})
+    pq.write_table(rows, tmp_path / "corpus" / "a.parquet")
+
+    with start("--device", "cpu") as service, Client(service.url) as client:
+        with job(python, tmp_path, service.url, left_out='    batch_format="pyarrow",\n') as ended:
+            assert ended.wait(JOB_SECONDS) == 0, (tmp_path / "job.log").read_text()[-4000:]
+        alone = client.encode(rows["text"].to_pylist()).pooled
+
+    told = pq.read_table(tmp_path / "vectors").sort_by("id")
+    assert told.drop_columns("pooled").equals(rows)
+    np.testing.assert_array_equal(np.array(told["pooled"].to_pylist(), np.float32), alone)
 
 
 def test_a_refused_text_and_another_space_end_the_job(

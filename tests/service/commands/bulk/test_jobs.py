@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -22,6 +23,7 @@ from service.commands.bulk import jobs, source
 from service.commands.bulk.vectors import VectorFile
 from service.pipeline.replica import Replica
 from service.pipeline.write.precisions import range_end
+from service.tables.refusals import Refused
 
 ROOT = Path(__file__).parents[4]
 WORDS = "all is well and the dog ate the food because it was hungry".split()
@@ -387,6 +389,24 @@ async def test_a_service_that_is_not_there_is_said_soon(
     status, _, line = await folder.run(url)
 
     assert status == 1 and line.startswith(f"headlight: no answer from {url}")
+
+
+async def test_a_busy_service_ends_the_job_with_how_long_it_was_busy(
+    folder: Folder, failing: Any, listen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its requests carry no deadline, which nobody gave; the rows so far stay."""
+    monkeypatch.setattr(jobs, "PATIENCE_SECONDS", 0.5)
+    layer = failing(*[Refused("overloaded")] * 99)
+
+    async with listen(layer) as url:
+        status, _, line = await folder.run(url)
+
+    assert status == 1 and not any("x-headlight-deadline-ms" in told for told in layer.headers)
+    assert re.fullmatch(
+        r"headlight: 429 overloaded: busy for 0\.\d s, in \d+ tries: The service is busy; the "
+        r"request was not started\.; the work so far is kept",
+        line,
+    )
 
 
 async def test_a_key_is_read_from_its_file(
