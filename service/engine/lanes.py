@@ -24,7 +24,7 @@ from model import packing
 from model.adapters import mix_adapters
 from model.decider import Decider, decide_together
 from model.encoder import Encoded, Encoder
-from model.kernels import PlainLinear
+from model.kernels import HAS_NEON, PlainLinear
 from model.loading.checkpoint import Model
 from model.pooling import Pooling
 from model.steady import without_idle_threads
@@ -294,7 +294,9 @@ class Lanes:
 
 def _begin_lane(clocks: dict[int, int], lane: int) -> None:
     """Prepare a lane's thread, which calls this first, and add the clock of its processor time."""
-    torch.set_flush_denormal(True)  # denormal numbers would take up to three times as long
+    # denormal numbers would take up to three times as long on x86; on arm64 that makes torch's GELU
+    # by tanh wrong (docs/decisions/0037-arm64.md)
+    torch.set_flush_denormal(not HAS_NEON)
     clocks[lane] = time.pthread_getcpuclockid(threading.get_ident())
 
 
