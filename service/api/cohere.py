@@ -192,10 +192,10 @@ ROUTES = [
         examples=[
             Example(
                 "two precisions",
-                "Two kinds of vectors of one pass",
+                "Vectors as numbers, and in a byte a number",
                 '{"model": "all-MiniLM-L6-v2", "input_type": "search_document", '
-                '"texts": ["All is well"], "embedding_types": ["int8", "ubinary"], '
-                '"output_dimension": 16, "truncate": "END"}',
+                '"texts": ["It is raining", "The dog barks"], '
+                '"embedding_types": ["float", "int8"]}',
             )
         ],
     )

@@ -29,6 +29,11 @@ ENUM_VALUES = {  # the enums that answers.yaml takes from the code, by the kind'
     "statistic": list(STATISTIC_FIELDS),
     "task": list(get_args(Task)),
 }
+# The answers of the bundled model to the examples, shortened, by path and name: written by
+# `python -m tests.service.api.test_example_answers`
+ANSWERS: dict[str, dict[str, Any]] = orjson.loads(
+    files("service.api").joinpath("example_answers.json").read_bytes()
+)
 
 
 def _describe_header(kind: str, sentence: str) -> dict[str, Any]:
@@ -187,7 +192,17 @@ def _describe_operation(rows: Sequence[Route], schemas: Schemas) -> dict[str, An
         body = {JSON: {"schema": schemas[_request_type(rows)], "examples": _show_examples(route)}}
         tree["requestBody"] = {"required": True, "content": body | _body_schemas(route.media)}
     tree["responses"] = {"200": _describe_success(route)} | _describe_refusals(rows)
+    _add_answers(tree["responses"], route)
     return tree
+
+
+def _add_answers(responses: dict[str, Any], route: Route) -> None:
+    """Add to a route's responses what the bundled model answered to each of its examples."""
+    for name, answer in ANSWERS.get(route.path, {}).items():
+        contents = responses[str(answer["status"])]["content"]
+        content = contents.get(JSON) or contents[MEDIA_TYPE]
+        shown = {key: answer[key] for key in ("summary", "description", "value") if key in answer}
+        content.setdefault("examples", {})[name] = shown
 
 
 def _show_examples(route: Route) -> dict[str, Any]:
@@ -230,8 +245,11 @@ def _describe_refusals(rows: Sequence[Route]) -> dict[str, Any]:
     for code, status in sorted(statuses, key=lambda each: order[each[0]]):
         by_status.setdefault(status, {})[code] = None
     media_type, kind = (JSON, UNDESCRIBED) if rows[0].api.document else (MEDIA_TYPE, "Problem")
-    content = {media_type: {"schema": _kind_schema(kind)}}
+    schema = _kind_schema(kind)
     return {
-        str(status): {"description": ", ".join(codes), "content": content}
+        str(status): {
+            "description": ", ".join(codes),
+            "content": {media_type: {"schema": schema}},
+        }
         for status, codes in sorted(by_status.items())
     }

@@ -102,8 +102,8 @@ ROUTES = [
             Example(
                 "no such task",
                 "Best passage first; refused here, since this checkpoint has no head for it",
-                '{"model": "all-MiniLM-L6-v2", "query": {"text": "Is it well?"}, '
-                '"passages": [{"text": "All is well"}, {"text": "A dog ate"}], "truncate": "END"}',
+                '{"model": "all-MiniLM-L6-v2", "query": {"text": "Which animal makes noise?"}, '
+                '"passages": [{"text": "It is raining"}, {"text": "The dog barks"}]}',
             )
         ],
     )

@@ -236,9 +236,9 @@ _embeddings = partial(
     metric="/v1/embeddings",
     examples=[
         Example(
-            "a text",
-            "One vector for one text",
-            '{"model": "all-MiniLM-L6-v2", "input": ["All is well"], "dimensions": 4}',
+            "two texts",
+            "A vector for each of two texts",
+            '{"model": "all-MiniLM-L6-v2", "input": ["It is raining", "The dog barks"]}',
         )
     ],
 )

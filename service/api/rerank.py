@@ -191,9 +191,8 @@ _route = partial(
         Example(
             "no such task",
             "Best document first; refused here, since this checkpoint has no head for it",
-            '{"model": "all-MiniLM-L6-v2", "query": "Is it well?", '
-            '"documents": ["All is well", {"text": "A dog ate"}], "top_n": 1, '
-            '"return_documents": true, "max_tokens_per_doc": 4096, "truncate": true}',
+            '{"model": "all-MiniLM-L6-v2", "query": "Which animal makes noise?", '
+            '"documents": ["It is raining", "The dog barks"], "top_n": 1}',
         )
     ],
 )

@@ -5,7 +5,7 @@ import { at, copied, make } from "./dom.js";
 import { search } from "./search.js";
 
 const LONGEST = 20000; // characters of an answer that are shown
-let api;
+let api, served = ""; // the document, and the name of the model
 const commands = []; // each writes its route's anew
 
 const code = (text, kind = "") => make("code", kind ? { class: kind } : {}, text);
@@ -90,9 +90,11 @@ const trial = (path, method, about) => {
   const text = make("textarea", { rows: 9, spellcheck: false, "aria-label": `body of ${path}` });
   const choice = make("select", { "aria-label": `example for ${path}` },
     ...Object.entries(examples).map(([name, { summary }]) => make("option", { value: name }, summary || name)));
+  const stored = make("div", {});
   const choose = () => {
     const example = examples[choice.value];
-    text.value = pretty(example.value, 50);
+    text.value = pretty("model" in example.value && served ? { ...example.value, model: served } : example.value, 50);
+    stored.replaceChildren(...storedAnswer(choice.value, about));
     command();
     const query = new URLSearchParams(example["x-query"]);
     for (const each of inputs) if (each.in === "query") each.input.checked = query.get(each.name) === "true";
@@ -147,7 +149,16 @@ const trial = (path, method, about) => {
   for (const { name, input } of inputs) box.append(make("label", {}, code(name), input));
   box.append(make("p", {}, send), status, output);
   command();
-  return [first, box];
+  return [first, box, stored];
+};
+// What the bundled model answered to an example.
+const storedAnswer = (name, { responses }) => {
+  for (const [status, { content = {} }] of Object.entries(responses)) {
+    const answer = Object.values(content)[0]?.examples?.[name];
+    if (answer) return [make("h3", {}, answer.summary), make("pre", { class: "stored", tabIndex: 0 }, `${status}\n${pretty(answer.value)}`),
+      ...answer.description ? [make("p", {}, ...sentence(answer.description))] : []];
+  }
+  return [];
 };
 
 const opened = (box) => {
@@ -185,7 +196,7 @@ const operation = (path, method, about) => {
 const entry = (href, ...children) => make("li", {}, make("a", { href: `#${href}` }, ...children));
 
 const render = (document_, model) => {
-  api = document_;
+  [api, served] = [document_, model];
   const main = document.querySelector("main"), nav = document.querySelector("nav");
   const operations = Object.entries(api.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, about]) => ({ path, method, about })));

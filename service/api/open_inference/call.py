@@ -345,8 +345,7 @@ requests. With the header, the JSON's bytes come first, those of tensors follow,
             '{"id": "7", "inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", '
             '"data": ["All is well"]}], "outputs": [{"name": "pooled"}, '
             '{"name": "attention"}], "parameters": {"attention_layers": "0", '
-            '"attention_heads": "5", "timeout": 1000000, "priority": 0, '
-            '"binary_data_output": false}}',
+            '"attention_heads": "5"}}',
         )
     ],
     parameters=[

@@ -193,7 +193,11 @@ API = Api(
 )
 TASK_CODES = (*ENCODE_CODES, "task_not_found")  # codes of routes that some models lack
 ONE_VECTOR_EXAMPLES = [
-    Example("a text", "One vector for one text", '{"inputs": ["All is well"], "dimensions": 4}')
+    Example(
+        "two texts",
+        "A vector for each of two texts",
+        '{"inputs": ["It is raining", "The dog barks"]}',
+    )
 ]
 ROUTES = [
     API.post(
@@ -215,7 +219,7 @@ ROUTES = [
             Example(
                 "a text",
                 "A vector for each token",
-                '{"inputs": "All is well", "truncate": true, "truncation_direction": "Left"}',
+                '{"inputs": "All is well"}',
             )
         ],
     ),
@@ -230,9 +234,8 @@ ROUTES = [
             Example(
                 "two sentences",
                 "The cosine with each",
-                '{"inputs": {"source_sentence": "All is well", "sentences": ["All is good", '
-                '"A dog ate"]}, "parameters": {"truncate": true, '
-                '"truncation_direction": "Left"}}',
+                '{"inputs": {"source_sentence": "All is well", '
+                '"sentences": ["All is good", "A dog ate"]}}',
             )
         ],
     ),

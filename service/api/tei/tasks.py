@@ -235,8 +235,8 @@ ROUTES = [
             Example(
                 "no such task",
                 "Best text first; refused here, since this checkpoint has no head for it",
-                '{"query": "Is it well?", "texts": ["All is well", "A dog ate"], '
-                '"return_text": true, "top_n": 1, "truncate": true}',
+                '{"query": "Which animal makes noise?", '
+                '"texts": ["It is raining", "The dog barks"]}',
             )
         ],
     ),
@@ -252,9 +252,7 @@ ROUTES = [
             Example(
                 "no such task",
                 "Best class first; refused here, since this checkpoint has no head for it",
-                '{"inputs": [["All is well"], ["Is it?", "It is"]], "raw_scores": false, '
-                '"parameters": {"function_to_apply": "softmax", "top_k": 2}, '
-                '"truncate": true, "truncation_direction": "Left"}',
+                '{"inputs": [["I love this film"], ["It was far too long"]]}',
             )
         ],
     ),
@@ -270,7 +268,7 @@ ROUTES = [
             Example(
                 "no such task",
                 "Weights by token; refused here, since this checkpoint has no head for it",
-                '{"inputs": "All is well", "truncate": true, "truncation_direction": "Left"}',
+                '{"inputs": "All is well"}',
             )
         ],
     ),

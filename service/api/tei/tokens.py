@@ -209,9 +209,7 @@ ROUTES = [
         TokenizeRequest,
         answers=answer_tokenize,
         codes=BODY_ROUTE_CODES,
-        examples=[
-            Example("a text", "Its tokens", '{"inputs": "All is well", "add_special_tokens": true}')
-        ],
+        examples=[Example("a text", "Its tokens", '{"inputs": "All is well"}')],
     ),
     API.post(
         "/decode",
@@ -223,7 +221,7 @@ ROUTES = [
             Example(
                 "ids",
                 "The text of token ids",
-                '{"ids": [2035, 2003, 2092], "skip_special_tokens": true}',
+                '{"ids": [101, 2035, 2003, 2092, 102]}',
             )
         ],
     ),

@@ -66,6 +66,38 @@ async def test_every_field_shows_its_sentence(page: Page, client: httpx.AsyncCli
             assert shown[name][field].startswith(sentence), (name, field)
 
 
+async def test_each_example_shows_what_the_bundled_model_answered(page: Page) -> None:
+    """Of other APIs too; what is cut is said, and another example has another answer."""
+    shown = await page.run(
+        """return Object.fromEntries(["post-v1-embeddings", "post-embed", "post-v2-embed"].map(
+          (id) => [id, document.querySelector(`#${id} .stored`).parentNode.textContent]))"""
+    )
+    chosen = await page.run(
+        """const section = document.getElementById("post-v1-encode");
+        const choice = section.querySelector("select"), first = choice.value;
+        const choose = (name) => {
+          choice.value = name;
+          choice.onchange();
+          return section.querySelector(".stored").textContent;
+        };
+        return [choose("no such head"), choose(first)][0]"""
+    )
+
+    assert all("384 numbers" in text and "200" in text for text in shown.values()), shown
+    assert chosen.startswith("422") and '"code": "' in chosen
+
+
+async def test_an_example_names_the_model_that_is_served(page: Page) -> None:
+    """Copied as it stands it is answered, whatever the service's model is called."""
+    served, sent = await page.run(
+        """const { model } = await (await fetch("./info")).json();
+        const body = document.querySelector("#post-v1-embeddings textarea").value;
+        return [model, JSON.parse(body).model]"""
+    )
+
+    assert served == sent
+
+
 async def test_try_it_sends_the_request_and_shows_the_answer(page: Page) -> None:
     """The example as it stands, on the service that serves the page."""
     await page.run("""document.querySelector("#post-v1-encode .try button").click()""")
