@@ -70,8 +70,8 @@ def main() -> None:
 def serve(config: Path | None, example: bool, **flags: Any) -> None:
     """Start the service and run it until Ctrl-C.
 
-    MODEL is the same as --model MODEL. Of several, a request names one in its `model`; the first
-    answers what names none.
+    MODEL is the same as --model MODEL. Of several, a request names one in its `model`; requests
+    without a name go to the first.
     """
     models = models_from_flags(flags, config)
     settings = models[0]

@@ -95,6 +95,68 @@ def test_what_is_held_while_idle_is_said_alike() -> None:
     assert f"1 process, {theirs[1]} MiB" in text
 
 
+def test_what_the_servers_took_is_said_alike() -> None:
+    """README's table has the medians of results.md, and the least of its cosines, rounded down."""
+    page = (ROOT / "benchmarks" / "results.md").read_text().split("<!-- make bench-http -->")[1]
+    measured = re.findall(r"^\| (.+?) \| (.+?) \| ([\d.]+) \(.*\| (.+) \|$", page, re.MULTILINE)
+    rates = {(work, server): float(rate) for work, server, rate, _ in measured}
+    table = README.read_text().split("<!-- make bench-http -->")[1].split("<!-- end -->")[0]
+    (_, _, *works), _, *rows = (
+        [cell.strip(" *") for cell in line.strip("|").split("|")]
+        for line in table.splitlines()
+        if line.startswith("|")
+    )
+
+    for name, vectors, *cells in rows:
+        kind, *cosine = vectors.split(", ")
+        server = name if kind == "float32" else f"{name}, {kind}"
+        for work, cell in zip(works, cells, strict=True):
+            assert float(cell) == pytest.approx(rates[work, server], rel=0.01, abs=0.05)
+        told = [
+            float(answers.removeprefix("cosine "))
+            for _, which, _, answers in measured
+            if which == server and answers.startswith("cosine ")
+        ]
+        if told:
+            assert (
+                0 <= min(told) - float(cosine[0].removeprefix("cosine ")) < 0.0015
+            )  # rounded to four digits there
+
+
+def test_what_was_simulated_is_said_alike() -> None:
+    """On the page that sizes a service, and where the figures are."""
+    page, results = (
+        " ".join((ROOT / file).read_text().split())
+        for file in ("docs/sizing.md", "benchmarks/results.md")
+    )
+    middle, most = re.search(r"off by (\d+)% in the middle, (\d+)% at most", results).groups()  # type: ignore[union-attr]
+    loop = re.search(r"a request of one text: under load, alone \| (\d+),", results)
+    front = re.search(r"\| 2,000 \| ([\d,]+) \|", results)
+    assert loop and front
+
+    assert f"off by {middle} % in the middle and {most} % at most" in page
+    assert f"({front[1]}, from the {loop[1]} us" in page
+    alone, four = simulated(results, threads=1), simulated(results, threads=4)
+    ratios = [round(alone[cores] / four[cores], 1) for cores in four]
+    assert f"gives {min(ratios)} to {max(ratios)} times as many texts" in page
+
+
+def simulated(results: str, threads: int) -> dict[str, float]:
+    """The short texts a second of replicas of so many threads, by cores."""
+    rows = re.findall(rf"\| (\d+) \| \d+ x {threads} \| [\d.]+ \| ([\d,]+) \|", results)
+    return {cores: float(rate.replace(",", "")) for cores, rate in rows}
+
+
+def test_a_client_of_two_versions_is_said_to_have_two() -> None:
+    """One is the newest, one installs with all others."""
+    pages = [API.read_text(), (ROOT / "docs" / "frameworks.md").read_text()]
+    api, frameworks = (dict(re.findall(r"\b([a-z][\w-]+) (\d+\.\d+\.\d+)", page)) for page in pages)
+    two = sorted(name for name in api.keys() & frameworks.keys() if api[name] != frameworks[name])
+
+    (said,) = re.findall(r"install together; of (\S+) and (\S+) \[api.md\]", pages[1])
+    assert sorted(said) == two
+
+
 def test_every_link_leads_to_a_file_and_a_heading() -> None:
     """Of README, ARCHITECTURE and each page of the docs."""
     for page in (README, ROOT / "ARCHITECTURE.md", *ROOT.glob("docs/**/*.md")):
