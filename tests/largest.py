@@ -142,6 +142,7 @@ def encoded() -> Iterator[Largest]:
         "rows": {"rows": [0]},
         "top": {"k": 1},
         "blocks": {},
+        "mean": {"segments": [[0, 1]]},
         "stats": {},
         "dominance": {},
         "rollout": {},
@@ -154,6 +155,7 @@ def encoded() -> Iterator[Largest]:
         SEQUENCES // 4,
         {"pooled": False, "attention": {"form": "why", "rows": [0], "layers": [1], "heads": [0]}},
     )
+    shown["mean of heads"] = SEQUENCES, {"pooled": False, "attention": {"heads": "mean"}}
     shown["one head"] = SEQUENCES, {"attention": {"layers": [0], "heads": [0]}}
     shown["words"] = SEQUENCES, {"attention": {"level": "word", "layers": [0], "heads": [0]}}
     for name, (most, fields) in shown.items():

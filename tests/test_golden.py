@@ -57,6 +57,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "top": {"k": 2},
     "top by value norm": {"form": "top", "k": 2, "weight": "value_norm"},
     "blocks": {"size": 3},
+    "means": {"form": "mean", "segments": [[1, 3], [7, 8]]},
+    "mean of heads": {"form": "full", "heads": "mean"},
     "stats": {},
     "dominance": {},
     "rollout": {},

@@ -8,7 +8,7 @@ POST /v1/maxsim      Scored, with a Score for each document
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from headlight_client.pictures import Picture, draw_map, label_units
 from headlight_client.reprs import with_short_repr
 
 Head = tuple[int, int]  # layer and head, both counted from 0
+Shown = tuple[int, int | Literal["mean"]]  # a head, or the mean over all heads of a layer
 Arrays = Mapping[str, Array]  # of one input, by name
 
 
@@ -74,11 +75,13 @@ class Attention:
     """The attention of one input, in the requested form; the fields of other forms are empty.
 
     Args:
-        form: full, rows, blocks, top, stats, dominance, rollout or why.
+        form: full, rows, blocks, top, mean, stats, dominance, rollout or why.
         path: how maps were computed, "fused" or "exact".
-        facts: other fields of the answer: axis, spans, rows.
-        maps: of full, rows and blocks: (query, key) by head.
-        edges: of top, by head.
+        facts: other fields of the answer: axis, spans, rows, segments.
+        maps: of full, rows, blocks and mean: (query, key) by head, or by (layer, "mean").
+        edges: of top, likewise.
+        mean: of mean: the mean of all its maps, (segment, segment); row 1, column 0 is how much the
+            second segment looks at the first.
         stats: of stats, by head: each statistic by its name; NaN with nothing to average over.
         dominance: of dominance, by head.
         wins: of dominance: how many rows each unit dominates, (units,).
@@ -89,8 +92,9 @@ class Attention:
     form: str
     path: str
     facts: Mapping[str, Any]
-    maps: dict[Head, Array] = field(default_factory=dict)
-    edges: dict[Head, Edges] = field(default_factory=dict)
+    maps: dict[Shown, Array] = field(default_factory=dict)
+    edges: dict[Shown, Edges] = field(default_factory=dict)
+    mean: Array | None = None
     stats: dict[Head, dict[str, float]] = field(default_factory=dict)
     dominance: dict[Head, Dominance] = field(default_factory=dict)
     wins: Array | None = None
@@ -169,8 +173,8 @@ class Item:
     cosine: dict[Head, float] = field(default_factory=dict)
     logits: dict[Head, list[float]] = field(default_factory=dict)
 
-    def plot(self, layer: int, head: int, title: str = "") -> Picture:
-        """Draw the map of one head: a row for each token or word that looks.
+    def plot(self, layer: int, head: int | Literal["mean"], title: str = "") -> Picture:
+        """Draw the map of one head, or "mean": a row for each token or word that looks.
 
         Raises:
             ValueError: the answer has no such map, full or of rows; or no tokens, or too many.
@@ -178,13 +182,15 @@ class Item:
         """
         drawn = None if self.attention is None else self.attention.maps.get((layer, head))
         if self.attention is None or self.tokens is None or drawn is None:
-            raise ValueError(f"the answer has no map of head {head} of layer {layer}, or no tokens")
+            of = "the mean" if head == "mean" else f"head {head}"
+            raise ValueError(f"the answer has no map of {of} of layer {layer}, or no tokens")
         columns = label_units(self.tokens, self.attention.facts)
         axis = self.attention.facts.get("axis") or range(len(columns))  # numbers of the columns
         rows = [columns[axis.index(row)] for row in self.attention.facts.get("rows", axis)]
         if drawn.shape != (len(rows), len(columns)):
             raise ValueError(f"a map of the form {self.attention.form} cannot be drawn")
-        title = title or f"L{layer}H{head}: what each row attends to"
+        of = f"L{layer}, mean of its heads" if head == "mean" else f"L{layer}H{head}"
+        title = title or f"{of}: what each row attends to"
         return draw_map(title, rows, columns, drawn.tolist())
 
 

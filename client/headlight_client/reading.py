@@ -20,6 +20,7 @@ from headlight_client.answers import (
     Pairs,
     Score,
     Scored,
+    Shown,
     Similar,
     Span,
     Sparse,
@@ -141,14 +142,17 @@ def _read_attention(
     facts: Mapping[str, Any], arrays: Arrays, tokens: list[str | None] | None
 ) -> Attention:
     """Read one input's attention, from its JSON and all arrays of the input, by their names."""
-    maps: dict[Head, Array] = {}
+    maps: dict[Shown, Array] = {}
     stats: dict[Head, dict[str, float]] = {}
+    edges: dict[Shown, dict[str, Array]] = defaultdict(dict)
     # by name, then head: the arrays of each head that has several
     parts: dict[str, dict[Head, dict[str, Array]]] = defaultdict(lambda: defaultdict(dict))
     for name, array in arrays.items():
         match name.split("."):
             case ["attention", layer, head]:
-                maps[int(layer), int(head)] = array
+                maps[_read_place(layer, head)] = array
+            case ["attention", layer, head, part]:
+                edges[_read_place(layer, head)][part] = array
             case ["stats", layer]:
                 names = facts["stats"]
                 for head, row in zip(names["heads"][layer], array.tolist(), strict=True):
@@ -160,7 +164,8 @@ def _read_attention(
         facts["path"],
         {name: value for name, value in facts.items() if name not in ("form", "path", "stats")},
         maps=dict(sorted(maps.items())),
-        edges={head: Edges(**own) for head, own in sorted(parts["attention"].items())},
+        edges={head: Edges(**own) for head, own in sorted(edges.items())},
+        mean=arrays.get("mean"),
         stats=dict(sorted(stats.items())),
         dominance={head: Dominance(**own) for head, own in sorted(parts["dominance"].items())},
         wins=arrays.get("dominance.wins"),
@@ -170,6 +175,11 @@ def _read_attention(
             for head, own in sorted(parts["why"].items())
         },
     )
+
+
+def _read_place(layer: str, head: str) -> Shown:
+    """Return which map of which layer an array is of."""
+    return int(layer), "mean" if head == "mean" else int(head)
 
 
 def _name_parts(layer: int, tokens: list[str | None] | None, share: Array) -> list[str | None]:

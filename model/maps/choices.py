@@ -3,10 +3,11 @@
 import re
 from typing import Any, Literal
 
-# how attention is shown: whole maps, some rows, each row's k strongest keys, maps pooled in blocks,
-# statistics, each row's strongest key, one map through all layers, see forms.py, or the parts that
-# scores come from, see why.py
-Form = Literal["full", "rows", "top", "blocks", "stats", "dominance", "rollout", "why"]
+# how attention is shown: whole maps, some rows, each row's k strongest keys, maps pooled in blocks
+# or in segments, statistics, each row's strongest key, one map through all layers, see forms.py, or
+# the parts that scores come from, see why.py
+Form = Literal["full", "rows", "top", "blocks", "mean", "stats", "dominance", "rollout", "why"]
+MEAN: Literal["mean"] = "mean"  # stands for a head where a map is the mean over all of its layer's
 Weight = Literal["probability", "value_norm"]  # of a key; see tiles.MapReader
 Level = Literal["token", "word"]  # what a row and a column stand for
 Specials = Literal["keep", "drop", "renormalize"]  # what happens to special tokens

@@ -1,8 +1,9 @@
 """The forms of an attention answer, and the tensors of each.
 
-full, rows, top, blocks and stats are computed for each head alone; dominance also counts over all
-heads selected, and rollout is one map of all of them. In an answer a unit is named by its index in
-the sequence, which also counts special ones that are left out.
+full, rows, top, blocks, mean and stats are computed for each head alone, all but stats also for the
+mean of a layer's heads; mean also averages over all heads selected, dominance counts over them, and
+rollout is one map of all of them. In an answer a unit is named by its index in the sequence, which
+also counts special ones that are left out.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from model.attention.attention import Trace
 from model.maps import maps
-from model.maps.choices import Form, Weight
+from model.maps.choices import MEAN, Form, Weight
 from model.maps.maps import count_wins, find_dominance, roll_out
 from model.maps.statistics import measure_heads
 from model.maps.tiles import MapReader
@@ -30,6 +31,8 @@ class Selection:
         rows: for the forms rows and why, the units whose rows to show.
         k: for top, how many keys a row.
         size: for blocks, the most blocks along a side.
+        segments: for mean, the units of each segment; no two have one in common.
+        averaged: whether to show the mean of the heads of each layer, in place of each.
         half: whether numbers are float16 instead of float32.
         cls: for stats, the first special token.
         separators: for stats, the tokens that separate.
@@ -45,6 +48,13 @@ class Selection:
     half: bool = False
     cls: int | None = None
     separators: tuple[int, ...] = ()
+    segments: tuple[tuple[int, ...], ...] = ()
+    averaged: bool = False
+
+    @property
+    def names(self) -> Mapping[int, tuple[int | str, ...]]:
+        """Return by layer what each of its maps is of: a head, or the mean over heads."""
+        return dict.fromkeys(self.heads, (MEAN,)) if self.averaged else self.heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +62,12 @@ class Shown:
     """What is shown of one sequence's attention.
 
     Args:
-        heads: tensors by layer and name; their first axis is the heads selected in the layer.
-            map (full, rows, blocks): (heads, query, key); keys (int32), values: (heads, query, k)
-            and rest: (heads, query); stats: (heads, STATISTIC_FIELDS); dominant (int32), share
-            and own: (heads, units).
-        whole: tensors of all heads by name. wins: (units,) int32, counting all units; map: (units,
-            units).
+        heads: tensors by layer and name; their first axis is the heads selected in the layer, of
+            length 1 if they are averaged. map (full, rows, blocks, mean): (heads, query, key); keys
+            (int32), values: (heads, query, k) and rest: (heads, query); stats: (heads,
+            STATISTIC_FIELDS); dominant (int32), share and own: (heads, units).
+        whole: tensors of all heads by name. wins: (units,) int32, counting all units; map (mean,
+            rollout): (query, key).
     """
 
     heads: dict[int, dict[str, Tensor]] = field(default_factory=dict)
@@ -77,6 +87,8 @@ def show(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Show
         return Shown(whole=_to_half({"map": roll_out(readers, selection.units)}, selection))
     if selection.form == "stats":
         return Shown(_show_statistics(traces, rows, selection))
+    if selection.form == "mean":
+        return _show_segments(traces, rows, selection)
     heads = {
         layer: _to_half(_show_layer(traces[layer], rows, of_layer, selection), selection)
         for layer, of_layer in selection.heads.items()
@@ -106,14 +118,13 @@ def _show_layer(
     trace: Trace, rows: slice, heads: tuple[int, ...], selection: Selection
 ) -> dict[str, Tensor]:
     """Return the tensors of one layer's heads, by name."""
-    reader = MapReader(trace, rows, heads, selection.units, selection.weight)
+    reader = _make_reader(trace, rows, heads, selection)
     axis = torch.tensor(selection.units.axis, dtype=torch.int32, device=reader.q.device)
     match selection.form:
         case "full":
             return {"map": maps.full_maps(reader)}
         case "rows":
-            places = {unit: place for place, unit in enumerate(selection.units.axis)}
-            tiles = reader.read_tiles([places[unit] for unit in selection.rows])
+            tiles = reader.read_tiles(selection.units.places(selection.rows))
             return {"map": torch.cat([tile.values for tile in tiles], 1)}
         case "blocks":
             return {"map": maps.map_blocks(reader, selection.size)}
@@ -123,8 +134,29 @@ def _show_layer(
         case "dominance":
             dominant, share, own = find_dominance(reader)
             return {"dominant": axis[dominant.long()], "share": share, "own": own}
-        case "stats" | "rollout" | "why":
+        case "mean" | "stats" | "rollout" | "why":
             raise RuntimeError("not made of one layer's maps: this is a bug")
+
+
+def _make_reader(
+    trace: Trace, rows: slice, heads: tuple[int, ...], selection: Selection
+) -> MapReader:
+    """Return what reads the maps that a selection shows of one layer."""
+    return MapReader(
+        trace, rows, heads, selection.units, selection.weight, averaged=selection.averaged
+    )
+
+
+def _show_segments(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Shown:
+    """Return the mean over segments of each map, and of all of them."""
+    places = [selection.units.places(segment) for segment in selection.segments]
+    maps_of = {
+        layer: maps.average_segments(_make_reader(traces[layer], rows, heads, selection), places)
+        for layer, heads in selection.heads.items()
+    }
+    whole = torch.cat([*maps_of.values()]).mean(0)
+    halved = {layer: _to_half({"map": of_layer}, selection) for layer, of_layer in maps_of.items()}
+    return Shown(halved, _to_half({"map": whole}, selection))
 
 
 def _show_statistics(

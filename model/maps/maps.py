@@ -1,4 +1,4 @@
-"""Tiles of a map -> the map, some of its rows, its strongest keys, its blocks; dominance, rollout.
+"""Tiles of a map -> the map, its strongest keys, its blocks and segments; dominance, rollout.
 
 Each form is that of one sequence and of some heads of one layer, see tiles.MapReader; a rollout is
 of all layers.
@@ -38,7 +38,7 @@ def full_maps(reader: MapReader) -> Tensor:
     units = len(reader.units.axis)
     if 0 < units <= reader.tile_rows:
         return next(reader.read_tiles()).values  # the whole map, without a copy
-    maps = reader.q.new_empty(len(reader.heads), units, units)
+    maps = reader.q.new_empty(reader.maps, units, units)
     if not reader.reach.covers(units):
         maps.zero_()  # no tile lies beyond reach
     for _ in reader.read_tiles(scratch=reader.allocate_scratch(), into=maps):
@@ -89,11 +89,33 @@ def map_blocks(reader: MapReader, size: int) -> Tensor:
     count = -(-units // step)
     block = torch.arange(units) // step
     sizes, block = (part.to(reader.q.device) for part in (block.bincount(), block))
-    pooled = reader.q.new_zeros(len(reader.heads), count, count)
+    pooled = reader.q.new_zeros(reader.maps, count, count)
     for tile in reader.read_tiles():
         columns = _widen_tile(tile, count * step)
         columns = columns.view(*columns.shape[:2], count, step).sum(3)
         pooled.index_add_(1, block[tile.queries], columns)
+    return pooled / sizes.unsqueeze(1)
+
+
+def average_segments(reader: MapReader, segments: Many[Many[int]]) -> Tensor:
+    """Average the map over segments: how much one looks at another.
+
+    Args:
+        segments: the places on the axis of each one's units; no two have one in common.
+
+    Returns:
+        (heads, segments, segments): the sum over a segment's keys, the mean over its queries.
+    """
+    device, count = reader.q.device, len(segments)
+    places = [place for segment in segments for place in segment]
+    sizes = torch.tensor([len(segment) for segment in segments], device=device)
+    owner = torch.arange(count, device=device).repeat_interleave(sizes)  # segment of each place
+    keys = torch.tensor(places, device=device)
+    pooled = reader.q.new_zeros(reader.maps, count, count)
+    for tile in reader.read_tiles(places):
+        columns = tile.values.new_zeros(*tile.values.shape[:2], count)
+        columns.index_add_(2, owner, tile.values.index_select(2, keys))
+        pooled.index_add_(1, owner[tile.queries], columns)
     return pooled / sizes.unsqueeze(1)
 
 

@@ -7,6 +7,7 @@ GFLOP/s, at 8 to 1,536 tokens.
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from model.attention.reach import Reach
@@ -23,10 +24,12 @@ CELL_FLOPS: Mapping[Form, int] = {
     "rows": 390,
     "top": 1400,
     "blocks": 300,
+    "mean": 480,
     "stats": 390,
     "dominance": 600,
     "rollout": 350,
 }
+MEAN_CELL_FLOPS = 350  # of a cell of a head that is read to be averaged, as for a rollout
 KEPT_KEY_FLOPS = 4000  # of a key that `top` keeps: it is put in order and looked up
 UNITS_FLOPS = 300  # of a cell, where tokens become words, are left out or are weighed by values
 TERM_FLOPS = 700  # of a cell, for each term that distance adds by content: it is looked up
@@ -59,16 +62,17 @@ def price_key(selection: Selection) -> tuple[object, ...]:
     units, heads, rows = selection.units, id(selection.heads), len(selection.rows)
     own = selection.form, selection.weight, selection.k, selection.size, selection.half
     counts = units.tokens, len(units.axis), len(units.spans), rows, _walked_rows(selection)
-    return heads, own, counts, units.renormalize
+    means = selection.averaged, len(selection.segments)
+    return heads, own, counts, means, units.renormalize
 
 
 def answer_bytes(selection: Selection) -> int:
     """Count the bytes of the tensors that `forms.show` returns."""
-    return _answer_bytes(selection, count_heads(selection), 2 if selection.half else FLOAT32_SIZE)
+    return _answer_bytes(selection, _count_maps(selection), 2 if selection.half else FLOAT32_SIZE)
 
 
 def _answer_bytes(selection: Selection, heads: int, number: int) -> int:
-    """Count the bytes of the answer of so many heads, with `number` bytes for a float."""
+    """Count the bytes of the answer of so many maps, with `number` bytes for a float."""
     index, units = 4, len(selection.units.axis)  # bytes of a unit's index
     match selection.form:
         case "rows":
@@ -76,6 +80,8 @@ def _answer_bytes(selection: Selection, heads: int, number: int) -> int:
         case "blocks":
             step = -(-units // selection.size)
             return heads * (-(-units // step)) ** 2 * number
+        case "mean":
+            return (heads + 1) * len(selection.segments) ** 2 * number
         case "top":
             k = min(selection.k, units)
             return heads * units * (k * (number + index) + number)
@@ -91,7 +97,7 @@ def _answer_bytes(selection: Selection, heads: int, number: int) -> int:
 def scratch_bytes(selection: Selection) -> int:
     """Count the bytes that `forms.show` holds besides its answer and tiles, which are bounded."""
     if selection.form == "top":
-        most = max(map(len, selection.heads.values()), default=0)
+        most = max(map(len, selection.names.values()), default=0)
         return KEPT_BYTES * most * _kept_keys(selection)
     if selection.form == "rollout":
         # one of two matrices may itself be the answer
@@ -100,7 +106,9 @@ def scratch_bytes(selection: Selection) -> int:
         return FLOAT32_SIZE * cells * (1 if is_answer else 2)
     if not selection.half or not selection.heads:
         return 0
-    most = max(map(len, selection.heads.values()))
+    most = max(map(len, selection.names.values()))
+    if selection.form == "mean":
+        most = _count_maps(selection)  # all are averaged first
     return _answer_bytes(selection, most, FLOAT32_SIZE)  # before it is narrowed
 
 
@@ -111,9 +119,13 @@ def count_product_flops(selection: Selection, config: EncoderConfig) -> int:
 
 def estimate_flops(selection: Selection, config: EncoderConfig) -> int:
     """Estimate the time of `forms.show`, as the operations of matrix products that take as long."""
-    total = sum(count_work(selection, config, CELL_FLOPS[selection.form]))
+    cell = CELL_FLOPS[selection.form]
+    total = sum(count_work(selection, config, MEAN_CELL_FLOPS if selection.averaged else cell))
+    if selection.averaged:  # the form is of one map a layer
+        walks = _tile_walks(selection, config)
+        total += cell * sum(walk.layers * walk.cells for walk in walks)
     if selection.form == "top":
-        total += KEPT_KEY_FLOPS * count_heads(selection) * _kept_keys(selection)
+        total += KEPT_KEY_FLOPS * _count_maps(selection) * _kept_keys(selection)
     return total
 
 
@@ -179,9 +191,10 @@ def _visible_cells(reach: Reach, tokens: int) -> int:
 def _walked_rows(selection: Selection) -> int:
     """Count the rows of tokens that are read."""
     spans = selection.units.spans
-    if selection.form != "rows":
+    if selection.form not in ("rows", "mean"):
         return selection.units.tokens
-    return sum([spans[unit][1] - spans[unit][0] for unit in selection.rows])
+    rows = selection.rows if selection.form == "rows" else chain(*selection.segments)
+    return sum([spans[unit][1] - spans[unit][0] for unit in rows])
 
 
 def count_heads(selection: Selection) -> int:
@@ -189,14 +202,19 @@ def count_heads(selection: Selection) -> int:
     return sum(map(len, selection.heads.values()))
 
 
+def _count_maps(selection: Selection) -> int:
+    """Count the maps shown: the heads selected, or the layers where they are averaged."""
+    return sum(map(len, selection.names.values()))
+
+
 def _kept_keys(selection: Selection) -> int:
-    """Count the keys that `top` keeps for a head."""
+    """Count the keys that `top` keeps for a map."""
     units = len(selection.units.axis)
     return units * min(selection.k, units)
 
 
 def _walks_as_passed(selection: Selection) -> bool:
     """Tell whether maps are read as the forward pass had them; see MapReader.read_tiles."""
-    if selection.form in ("rows", "rollout"):
+    if selection.form in ("rows", "mean", "rollout"):
         return selection.form == "rollout"
     return selection.units.is_token_level and selection.weight == "probability"

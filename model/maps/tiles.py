@@ -65,6 +65,7 @@ class MapReader:
         units: what a row and a column stand for; every token by default.
         weight: the probabilities, or the length of what each key's value adds to the query,
             ||P_ij v_j W_i^O|| as a share of its row. Source: Kobayashi et al. 2020.
+        averaged: whether the tiles are of one map, the mean of the heads'.
     """
 
     def __init__(
@@ -74,9 +75,12 @@ class MapReader:
         heads: Many[int],
         units: Units | None = None,
         weight: Weight = "probability",
+        *,
+        averaged: bool = False,
     ) -> None:
         attention = trace.attention
         self.units, self.heads = units or divide_into_units(rows.stop - rows.start), list(heads)
+        self.averaged, self.maps = averaged, 1 if averaged else len(heads)
         every = self.heads == list(range(attention.heads))
         self.index = slice(None) if every else self.heads  # a slice copies nothing
         self.q = trace.q[rows, self.index].float().transpose(0, 1)
@@ -139,12 +143,27 @@ class MapReader:
         Args:
             scratch: memory of `allocate_scratch()`, for tiles where that is possible; each then
                 lasts until the next. Writing to fresh memory takes twice as long.
-            into: (heads, places, axis), which values are written into; what no tile covers
+            into: (maps, places, axis), which values are written into; what no tile covers
                 stays as it is.
         """
+        if self.averaged:
+            return self._mean_tiles(self._head_tiles(places, scratch, None), into)
+        return self._head_tiles(places, scratch, into)
+
+    def _head_tiles(
+        self, places: Many[int] | None, scratch: Tensor | None, into: Tensor | None
+    ) -> Iterator[Tile]:
+        """Yield tiles of each head's map; arguments as of `read_tiles`."""
         if self.units.is_token_level and self.log2_norms is None and places is None:
             return self._token_tiles(scratch, into)
         return self._unit_tiles(range(len(self.units.axis)) if places is None else places, into)
+
+    def _mean_tiles(self, tiles: Iterator[Tile], into: Tensor | None) -> Iterator[Tile]:
+        """Yield tiles of the heads' mean, (1, queries, keys), given theirs."""
+        for tile in tiles:
+            place = None if into is None else into[:, tile.queries, tile.keys]
+            mean = torch.mean(tile.values, 0, keepdim=True, out=place)
+            yield Tile(tile.queries, tile.keys, mean)
 
     def allocate_scratch(self) -> Tensor:
         """Allocate memory for one tile, of this reader or another one of the same sequence."""

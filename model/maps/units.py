@@ -68,6 +68,11 @@ class Units:
         shape[axis] = len(self.axis)
         return x.new_zeros(shape).index_add_(axis, places, x)
 
+    def places(self, units: Many[int]) -> list[int]:
+        """Return the places of units that are shown on the axis."""
+        place = {unit: place for place, unit in enumerate(self.axis)}
+        return [place[unit] for unit in units]
+
     def place_of_token(self, token: int) -> int | None:
         """Return the place on the axis of a token's unit; None where it is not shown."""
         unit = bisect_right(self.spans, token, key=lambda span: span[0]) - 1

@@ -4,6 +4,7 @@ A text alone is a string and a pair two of them: a request may hold thousands.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, LiteralString, Self, final
 
 import numpy as np
@@ -25,6 +26,7 @@ from typing_extensions import TypeAliasType
 from model.maps.choices import (
     HEAD_NAME,
     HEADS_NAME,
+    MEAN,
     Form,
     Level,
     Specials,
@@ -81,6 +83,11 @@ Heads = Annotated[
         | list[HeadsName]
         | dict[str, list[int] | Literal["all"]],
     ),
+]
+# Heads to show: some, or the mean of a layer's
+ShownHeads = Annotated[
+    Annotated[Literal["mean"], Tag("<mean>")] | Annotated[Heads, Tag("<heads>")],
+    Discriminator(lambda value: "<mean>" if value == MEAN else "<heads>"),
 ]
 LAYER_AND_HEAD: LiteralString = 'expected "layer" and "head" as numbers, or "head" as "L5H11" alone'
 Scale = Annotated[float, Field(ge=-MOST_SCALE, le=MOST_SCALE)]
@@ -158,8 +165,21 @@ WHY_OF_TOKENS: LiteralString = (
 NEEDS_FORM: dict[str, LiteralString] = {
     "k": '"k" goes with "form": "top"',
     "size": '"size" goes with "form": "blocks"',
+    "segments": '"segments" goes with "form": "mean"',
 }
+AVERAGED = ("full", "rows", "top", "blocks", "mean")  # forms that the mean of heads has
+MEAN_NEEDS_FORM: LiteralString = (
+    '"heads": "mean" goes with "form": "full", "rows", "top", "blocks" or "mean"'
+)
+SEGMENT_ENDS: LiteralString = (
+    "expected [first, last) of each segment, tokens or words counted from 0, such as "
+    "[[1, 4], [5, 9]]; none is empty, and no two have one in common"
+)
 WEIGHT_NEEDS_FORM: LiteralString = '"weight": "value_norm" goes with "form": "top" or "dominance"'
+
+
+Segment = TypeAliasType("Segment", Annotated[list[int], FailFast()])
+Segments = TypeAliasType("Segments", Annotated[list[Segment], FailFast()])
 
 
 class Attention(Wire):
@@ -167,14 +187,15 @@ class Attention(Wire):
 
     layers: Indices = "all"
     """The layers to show, counted from 0, or from the last by negative numbers."""
-    heads: Heads = "all"
+    heads: ShownHeads = "all"
     """The heads to show, counted from 0: of every layer the same, or by layer, {"5": [11]}, or by
     name: "L5H11", "L0" for all of layer 0, or a list of such; the latter two choose the layers
-    too."""
+    too. "mean" is one map a layer, the mean over all of its heads, in the forms full, rows, top,
+    blocks and mean."""
     form: Form = "full"
-    """What to make of the maps: whole maps, some rows, the strongest keys of every row, blocks,
-    statistics, who dominates whom, or one map through all layers; or why heads look where they do:
-    the parts of queries and keys that some rows' scores come from."""
+    """What to make of the maps: whole maps, some rows, the strongest keys of every row, blocks, the
+    mean over segments, statistics, who dominates whom, or one map through all layers; or why heads
+    look where they do: the parts of queries and keys that some rows' scores come from."""
     rows: Integers = []
     """Of the forms rows and why, which need it: the queries to show, tokens or words counted from
     0."""
@@ -182,6 +203,9 @@ class Attention(Wire):
     """Of the form top: how many keys to show of each row; 8 where left out."""
     size: Annotated[int, Field(ge=1)] | None = None
     """Of the form blocks: the most blocks along a side; 32 where left out."""
+    segments: Segments | None = None
+    """Of the form mean: what to say of how much each looks at each, [first, last) in tokens or
+    words counted from 0. Left out: the two texts of a pair, without special tokens."""
     weight: Weight | None = None
     """Of the forms top and dominance: what a key's weight is, its probability or the length of
     what its value adds. Left out: probability for top, value_norm for dominance."""
@@ -200,15 +224,29 @@ class Attention(Wire):
             raise PydanticCustomError(
                 "rows_and_form", ROWS_NEED_FORM if self.rows else FORM_NEEDS_ROWS
             )
-        for name, form in (("k", "top"), ("size", "blocks")):
+        for name, form in (("k", "top"), ("size", "blocks"), ("segments", "mean")):
             if getattr(self, name) is not None and self.form != form:
                 raise PydanticCustomError("number_and_form", NEEDS_FORM[name])
         if self.weight == "value_norm" and self.form not in ("top", "dominance"):
             raise PydanticCustomError("weight_and_form", WEIGHT_NEEDS_FORM)
+        if self.heads == MEAN and self.form not in AVERAGED:
+            raise PydanticCustomError("number_and_form", MEAN_NEEDS_FORM)
         divided = self.level, self.specials, self.dtype
         if self.form == "why" and divided != ("token", "keep", "float32"):
             raise PydanticCustomError("number_and_form", WHY_OF_TOKENS)
         return self
+
+    @field_validator("segments")
+    @classmethod
+    def _check_segments(cls, segments: list[list[int]] | None) -> list[list[int]] | None:
+        """Refuse segments that are not [first, last), and such as overlap."""
+        if segments is None:
+            return None
+        ends = sorted(segments)
+        are_ends = ends and all(len(each) == 2 and 0 <= each[0] < each[1] for each in ends)
+        if not are_ends or any(one[1] > other[0] for one, other in pairwise(ends)):
+            raise PydanticCustomError("index_out_of_range", SEGMENT_ENDS)
+        return segments
 
     @field_validator("rows")
     @classmethod

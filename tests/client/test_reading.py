@@ -66,6 +66,22 @@ async def test_edges_are_three_arrays_by_head(client: httpx.AsyncClient) -> None
             )
 
 
+async def test_means_are_by_layer_and_over_all(client: httpx.AsyncClient) -> None:
+    """Of heads, of segments, and the strongest keys."""
+    asked = {"form": "mean", "segments": [[1, 2], [2, 4]], "heads": "mean", "layers": [0, 5]}
+    shown, told = await both(client, **asked)
+
+    assert [*shown.maps] == [(0, "mean"), (5, "mean")]
+    for (layer, _), array in shown.maps.items():
+        expected = np.array(told["maps"][str(layer)]["mean"], np.float32)
+        np.testing.assert_array_equal(array, expected, strict=True)
+    assert shown.mean is not None and shown.facts["segments"] == [[1, 2], [2, 4]]
+    np.testing.assert_array_equal(shown.mean, np.array(told["map"], np.float32), strict=True)
+
+    edges, _ = await both(client, form="top", heads="mean", layers=[5])
+    assert [*edges.edges] == [(5, "mean")] and not edges.maps
+
+
 async def test_statistics_are_by_head_and_name(client: httpx.AsyncClient) -> None:
     """In whichever order the heads were requested."""
     shown, told = await both(client, form="stats")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from model.maps.choices import MEAN
 from service.shapes.inputs import Attention, Gate, Patch, Sweep
 from service.shapes.side import Placer
 from service.tables.refusals import Refused
@@ -65,7 +66,8 @@ def chosen_heads(
             raise IndexError(f"layers has {sorted(numbers)}, but heads names {sorted(keyed)}")
         by_layer = dict(zip(keyed, attention.heads.values(), strict=True))
     else:
-        by_layer = dict.fromkeys(numbers, attention.heads)
+        every = "all" if attention.heads == MEAN else attention.heads
+        by_layer = dict.fromkeys(numbers, every)
     resolved = {layer: _resolve_heads(by_layer[layer], heads) for layer in sorted(by_layer)}
     if not resolved or not all(resolved.values()):
         raise IndexError(f"no head is named; this model has {layers} layers of {heads} heads")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from model.maps.choices import Level, Specials
+from model.maps.choices import MEAN, Level, Specials
 from model.maps.forms import Selection
 from model.maps.units import Units, divide_into_units
 from model.probes import Maps, Why
@@ -18,6 +18,8 @@ from service.tables.wording.words import Loc
 
 # Keys shown per row, and blocks per axis, if a request does not say
 DEFAULT_KEYS, DEFAULT_BLOCKS = 8, 32
+NO_SEGMENTS = '"form": "mean" needs "segments", such as [[1, 4], [5, 9]], where an input is no pair'
+NO_TEXT_LEFT = "nothing is left of one of its texts, so that they have no mean"
 
 
 async def select_attention(
@@ -30,7 +32,7 @@ async def select_attention(
         at: returns where an input stands in the request.
 
     Raises:
-        Refused: an input lacks a row that the request names, or has no row at all.
+        Refused: an input lacks a row or a segment that the request names, or has no row at all.
     """
     by_kind = dict[object, Outputs]()
     async for index, work in in_turns(enumerate(works)):
@@ -85,6 +87,8 @@ def _selection_key(attention: Attention, work: Work) -> object:
     names: Sequence[str] = ()
     if attention.level == "word":
         names = ("special", "words", "segments")
+    elif attention.form == "mean":
+        names = ("special", "segments")
     elif attention.specials != "keep" or attention.form == "stats":
         names = ("special",)
     return len(work), *(tuple(work.facts.get(name) or ()) for name in names)
@@ -109,6 +113,7 @@ def _make_selection(
     if not set(attention.rows) <= set(rows.axis):
         detail = _word_missing_row(attention, index, rows)
         raise Refused.at("index_out_of_range", "attention", "rows", detail=detail)
+    segments = _choose_segments(attention, work, rows, index, at)
     special = work.facts["special"] or []
     return Selection(
         heads,
@@ -121,12 +126,58 @@ def _make_selection(
         attention.dtype == "float16",
         special.index(True) if True in special else None,
         separators,
+        segments,
+        attention.heads == MEAN,
     )
+
+
+def _choose_segments(
+    attention: Attention, work: Work, units: Units, index: int, at: Placer
+) -> tuple[tuple[int, ...], ...]:
+    """Return the units of each segment that the form mean is of: the request's, or the two texts.
+
+    Raises:
+        Refused: it lacks one of them, or has no two texts.
+    """
+    if attention.form != "mean":
+        return ()
+    if attention.segments is None:
+        return _divide_into_texts(work, units, at(index))
+    shown = set(units.axis)
+    for number, (first, last) in enumerate(attention.segments):
+        if not shown.issuperset(range(first, min(last, len(units.spans) + 1))):
+            told = _word_rows(attention, units)
+            detail = f"not all of it is in inputs[{index}], {told}"
+            place = "attention", "segments", number
+            raise Refused.at("index_out_of_range", *place, detail=detail)
+    return tuple(tuple(range(first, last)) for first, last in attention.segments)
+
+
+def _divide_into_texts(work: Work, units: Units, loc: Loc) -> tuple[tuple[int, ...], ...]:
+    """Return the units of either text of a pair, special ones left out.
+
+    Raises:
+        Refused: it is no pair, or nothing is left of one of them.
+    """
+    if "segments" not in work.facts:
+        raise Refused.at("index_out_of_range", "attention", "segments", detail=NO_SEGMENTS)
+    special, segment = work.facts["special"], work.facts["segments"]
+    texts: tuple[list[int], list[int]] = [], []
+    for unit, (first, _) in enumerate(units.spans):
+        if not special[first]:
+            texts[segment[first]].append(unit)
+    if not all(texts):
+        raise Refused.at("nothing_left", *loc, detail=NO_TEXT_LEFT)
+    return tuple(map(tuple, texts))
 
 
 def _word_missing_row(attention: Attention, index: int, units: Units) -> str:
     """Return the message about the first row that an input does not have."""
     number = next(i for i, row in enumerate(attention.rows) if row not in units.axis)
-    rows = f"{attention.level}s 0 to {len(units.spans) - 1}"
+    return f"entry {number} is not a row of inputs[{index}], {_word_rows(attention, units)}"
+
+
+def _word_rows(attention: Attention, units: Units) -> str:
+    """Return the words about which rows an input has."""
     left = "" if attention.specials == "keep" else ", without special tokens"
-    return f"entry {number} is not a row of inputs[{index}], which has the {rows}{left}"
+    return f"which has the {attention.level}s 0 to {len(units.spans) - 1}{left}"

@@ -23,6 +23,8 @@ def describe_maps(selection: Selection, path: str) -> dict[str, Any]:
     if selection.form == "stats":
         heads = {str(layer): numbers for layer, numbers in selection.heads.items()}
         answer["stats"] = {"fields": STATISTIC_FIELDS, "heads": heads}
+    if selection.form == "mean":
+        answer["segments"] = [[units[0], units[-1] + 1] for units in selection.segments]
     return answer
 
 
@@ -41,11 +43,13 @@ def to_json(
     by_head = {
         str(layer): {
             str(head): _head_json(selection, arrays, place, encoding)
-            for place, head in enumerate(selection.heads[layer])
+            for place, head in enumerate(selection.names[layer])
         }
         for layer, arrays in maps["heads"].items()
     }
     match selection.form:
+        case "mean":
+            return {"maps": by_head, "map": maps["whole"]["map"]}
         case "top":
             return {"edges": by_head}
         case "stats":
@@ -101,7 +105,7 @@ def named_tensors(selection: Selection, maps: Made) -> Iterator[tuple[str, Array
         if form == "stats":
             yield f"stats.{layer}", arrays["stats"]
             continue
-        for place, head in enumerate(selection.heads[layer]):
+        for place, head in enumerate(selection.names[layer]):
             for name, array in arrays.items():
                 part = f".{name}" if form in ("top", "dominance", "why") else ""
                 yield f"{kind}.{layer}.{head}{part}", np.asarray(array[place])
@@ -109,12 +113,12 @@ def named_tensors(selection: Selection, maps: Made) -> Iterator[tuple[str, Array
                 yield f"{kind}.{layer}.{head}.tokens", _axis(selection)
     if form == "dominance":
         yield "dominance.wins", maps["whole"]["wins"]
-    if form == "rollout":
-        yield "rollout", maps["whole"]["map"]
+    if form in ("mean", "rollout"):
+        yield form, maps["whole"]["map"]
 
 
 def count_tensors(selection: Selection) -> int:
     """Return how many arrays `named_tensors` yields."""
-    layers, heads = len(selection.heads), sum(map(len, selection.heads.values()))
-    by_form = {"stats": layers, "dominance": 4 * heads + 1, "rollout": 1}
-    return {**by_form, "top": 3 * heads, "why": 4 * heads}.get(selection.form, heads)
+    layers, shown = len(selection.heads), sum(map(len, selection.names.values()))
+    by_form = {"stats": layers, "mean": shown + 1, "dominance": 4 * shown + 1, "rollout": 1}
+    return {**by_form, "top": 3 * shown, "why": 4 * shown}.get(selection.form, shown)

@@ -190,6 +190,9 @@ def cell(
             marks = {"cls": 0, "separators": (last,)} if len(ids) > 3 else {}
             if form["form"] == "rows":
                 form["rows"] = tuple(dict.fromkeys((units.axis[-1], units.axis[0])))
+            if form["form"] == "mean":  # two that are neither all units nor in order
+                last, half = units.axis[-1:], len(units.axis) // 2
+                form["segments"] = tuple(each for each in (last, units.axis[:half]) if each)
             asked = Selection(layers, units, **marks, **form)
             answer = shown(encoded, index, asked)
             if (name, *ids) not in known:
@@ -232,6 +235,60 @@ def test_blocks_sum_keys_and_average_queries(cell: Prepare) -> None:
                 ]
                 found = np.moveaxis(answer.heads[layer]["map"], 0, 2)
                 np.testing.assert_allclose(found, wanted, rtol=0, atol=CLOSE)
+
+
+def segment_means(full: Array, units: Units, segments: tuple[tuple[int, ...], ...]) -> Array:
+    """Sums over each segment's keys, means over its queries, of maps, (heads, query, key)."""
+    at = [[units.axis.index(unit) for unit in segment] for segment in segments]
+    means = [[full[:, i][:, :, j].sum(2).mean(1) for j in at] for i in at]
+    return np.moveaxis(np.array(means), 2, 0)
+
+
+@pytest.mark.parametrize("averaged", [False, True], ids=["each head", "mean of heads"])
+def test_segments_look_at_each_other_as_the_full_map_says(cell: Prepare, averaged: bool) -> None:
+    """By head or layer, and over all: sums over a segment's keys, means over its queries."""
+    for units, maps, _, _, asked, answer in cell(form="mean", averaged=averaged):
+        every = []
+        for layer, heads in asked.heads.items():
+            full = in_units(maps[layer][list(heads)], units)
+            wanted = segment_means(
+                full.mean(0, keepdims=True) if averaged else full, units, asked.segments
+            )
+            found = answer.heads[layer]["map"]
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=CLOSE)
+            every.extend(found)
+        np.testing.assert_allclose(answer.whole["map"], np.mean(every, 0), rtol=0, atol=CLOSE)
+
+
+AVERAGED: list[dict[str, Any]] = [
+    {"form": "full"},
+    {"form": "rows"},
+    {"form": "blocks", "size": 3},
+    {"form": "top", "k": 3},
+]
+
+
+@pytest.mark.parametrize("form", AVERAGED, ids=lambda form: form["form"])
+def test_the_mean_of_heads_is_that_of_their_maps(cell: Prepare, form: dict[str, Any]) -> None:
+    """One map a layer; the strongest keys are the mean's own."""
+    for units, maps, _, _, asked, answer in cell(averaged=True, **form):
+        for layer, heads in asked.heads.items():
+            mean = in_units(maps[layer][list(heads)], units).mean(0, keepdims=True)
+            found = answer.heads[layer]
+            if form["form"] == "top":
+                wanted = -np.sort(-mean, axis=2)[:, :, :3]
+                np.testing.assert_allclose(found["values"], wanted, rtol=0, atol=CLOSE)
+                rest = mean.sum(2) - wanted.sum(2)
+                np.testing.assert_allclose(found["rest"], rest, rtol=0, atol=CLOSE)
+                continue
+            if form["form"] == "rows":
+                mean = mean[:, [units.axis.index(unit) for unit in asked.rows]]
+            if form["form"] == "blocks":
+                step = math.ceil(len(units.axis) / 3)
+                count = math.ceil(len(units.axis) / step)
+                parts = [units.axis[i * step : (i + 1) * step] for i in range(count)]
+                mean = segment_means(mean, units, tuple(parts))
+            np.testing.assert_allclose(found["map"], mean, rtol=0, atol=CLOSE)
 
 
 @pytest.mark.parametrize("weight", ["probability", "value_norm"])

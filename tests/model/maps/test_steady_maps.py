@@ -26,9 +26,11 @@ FORMS: dict[str, dict[str, Any]] = {
     "dominance": {"form": "dominance", "weight": "value_norm"},
     "blocks": {"form": "blocks", "size": 5},
     "rows": {"form": "rows", "rows": (2, 0)},
+    "mean": {"form": "mean", "segments": ((1, 2), (4,))},
     "stats": {"form": "stats", "cls": 0},
     "rollout": {"form": "rollout"},
 }
+AVERAGED = ("full", "top by value", "blocks", "rows", "mean")  # forms of the mean of heads, too
 
 
 def words(tokens: int) -> Units:
@@ -87,6 +89,12 @@ def test_neither_cores_nor_company_nor_other_heads_move_a_bit(
             found[f"{heads}"] = moved(whole, some, heads)
         threads(2)
         found["2 cores"] = moved(whole, shown(passes["2 cores"], every))
+        if name in AVERAGED:
+            mean = Selection({3: tuple(range(12))}, cut, **fields, averaged=True)
+            ours = shown(passes["2 cores"], mean)
+            threads(1)
+            for company, encoded in passes.items():
+                found[f"mean of heads, {company}"] = moved(ours, shown(encoded, mean))
 
         assert not any(found.values()), (name, found)
 

@@ -24,13 +24,24 @@ OF_FORM: list[dict[str, Any]] = [  # one of every form
     {"form": "rows", "rows": [3], "heads": "L0H5", "level": "word"},
     {"form": "top", "k": 2, "specials": "drop", "dtype": "float16"},
     {"form": "blocks", "size": 2},
+    {"form": "mean", "segments": [[1, 2], [2, 3]], "heads": "mean"},
     {"form": "stats"},
     {"form": "dominance", "weight": "probability"},
     {"form": "rollout", "specials": "renormalize"},
     {"form": "why", "rows": [1], "heads": ["L0H2", "L2H3"]},
 ]
 MIXED = EXAMPLES["/v1/attend", "scores"].value
-ATTENTION = ["Full", "Rows", "Top", "Blocks", "Stats", "Dominance", "Rollout", "Why"]  # by form
+ATTENTION = [
+    "Full",
+    "Rows",
+    "Top",
+    "Blocks",
+    "Mean",
+    "Stats",
+    "Dominance",
+    "Rollout",
+    "Why",
+]  # by form
 TEXTS = ["All well", {"text": "A", "pair": "b"}]  # short: each number of an answer is checked
 ONE = {"token_ids": [7]}
 

@@ -49,12 +49,18 @@ WAYS = {"plain": PLAIN, "as served": kernels.ONEDNN or PLAIN}
 def selections(tokens: int) -> Iterator[Selection]:
     """Every form, of one head alone and of several, with and without the special tokens."""
     special: dict[str, Any] = {"special": [True, *[False] * (tokens - 2), True]}
-    marks: dict[str, Any] = {"cls": 0, "separators": (tokens - 1,), "rows": (1, 2)}
+    marks: dict[str, Any] = {
+        "cls": 0,
+        "separators": (tokens - 1,),
+        "rows": (1, 2),
+        "segments": ((1,), (2,)),
+    }
     for units in (divide_into_units(tokens), divide_into_units(tokens, specials="drop", **special)):
         for heads in ({1: (1,)}, {0: (0, 2), 1: (0, 1, 2)}):
             for form in get_args(Form):
                 yield Selection(heads, units, form=form, k=2, size=3, **marks)
         yield Selection({1: (1,)}, units, form="top", k=2, weight="value_norm", **marks)
+        yield Selection({0: (0, 1, 2)}, units, form="mean", averaged=True, **marks)
 
 
 def heads(width: int, linear: Callable[..., Linear]) -> Iterator[TaskHead]:

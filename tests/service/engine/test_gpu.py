@@ -133,8 +133,11 @@ def selections(tokens: int, forms: Iterable[Form]) -> Iterator[Selection]:
     every = {0: (0, 2), 1: tuple(range(HEADS))}
     for shown in units(tokens):
         marks: dict[str, Any] = {"cls": 0, "separators": (tokens - 1,), "rows": shown.axis[:1]}
+        marks["segments"] = shown.axis[:1], shown.axis[1:]
         for form in forms:
             yield Selection(every, shown, form=form, k=2, size=3, **marks)
+            if form in ("full", "top", "mean"):
+                yield Selection(every, shown, form=form, k=2, averaged=True, **marks)
             if form in ("top", "dominance"):
                 weighed: dict[str, Any] = {"weight": "value_norm", "half": True, **marks}
                 yield Selection(every, shown, form=form, **weighed)

@@ -71,6 +71,9 @@ def shown(form: Any, level: Level = "token", specials: Specials = "keep", **more
         rows = units.axis[: more.get("rows", 0)]
         asked = {layer: chosen for layer in range(WIDE.layers)}
         others = {name: value for name, value in more.items() if name != "rows"}
+        if form == "mean":
+            half = len(units.axis) // 2
+            others["segments"] = units.axis[:half], units.axis[half:]
         selection = Selection(
             asked, units, form, rows=rows, cls=0, separators=(tokens - 1,), **others
         )
@@ -112,6 +115,12 @@ WAYS: dict[str, Way] = {
     "top, of many": shown("top", k=1000),
     "blocks": shown("blocks"),
     "blocks, words": shown("blocks", **SCALED),
+    "means": shown("mean"),
+    "means, words": shown("mean", **SCALED),
+    "full, of the mean": shown("full", averaged=True),
+    "full, of the mean, words": shown("full", averaged=True, **WORDS),
+    "top, of the mean": shown("top", averaged=True),
+    "means, of the mean": shown("mean", averaged=True),
     "stats": shown("stats"),
     "stats, words": shown("stats", **WORDS),
     "dominance by probability": shown("dominance"),

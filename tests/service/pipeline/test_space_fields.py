@@ -85,6 +85,7 @@ ENCODE: Fields = {
     "attention.rows": attention(form="rows", rows=[1]),
     "attention.k": attention(form="top", k=2),
     "attention.size": attention(form="blocks", size=2),
+    "attention.segments": attention(form="mean", segments=[[1, 2]]),
     "attention.weight": attention(form="top", weight="value_norm"),
     "attention.level": attention(level="word"),
     "attention.specials": attention(specials="drop"),

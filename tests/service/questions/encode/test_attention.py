@@ -48,6 +48,10 @@ FORMS: dict[str, dict[str, Any]] = {
     "top by value": {"form": "top", "k": 99, "weight": "value_norm"},
     "blocks": {"form": "blocks", "size": 3},
     "one block": {"form": "blocks", "size": 10**330},
+    "means": {"form": "mean", "segments": [[2, 3], [1, 2]]},
+    "mean of heads": {"heads": "mean", "layers": [0, 5]},
+    "top, mean of heads": {"form": "top", "k": 3, "heads": "mean", "layers": [5, 0]},
+    "means, mean of heads": {"form": "mean", "segments": [[1, 2], [2, 3]], "heads": "mean"},
     "stats": {"form": "stats"},
     "dominance": {"form": "dominance"},
     "rollout": {"form": "rollout"},
@@ -103,7 +107,7 @@ def decoded(told: dict[str, Any]) -> Array:
 def place(told: dict[str, Any], name: str, read: Callable[[Any], Array]) -> Array:
     """What an attention answer has in JSON under a name of safetensors."""
     match name.split("."):
-        case ["rollout"]:
+        case ["rollout"] | ["mean"]:
             return read(told["map"])
         case ["dominance", "wins"]:
             return read(told["wins"])
@@ -129,6 +133,7 @@ def shapes(form: str, units: int, whole: int) -> dict[str, tuple[int, ...]]:
         "full": {"attention.{}": (units, units)},
         "rows": {"attention.{}": (2, units)},
         "blocks": {"attention.{}": (blocks, blocks)},
+        "mean": {"attention.{}": (2, 2)},
         "top": {
             "attention.{}.keys": (units, k),
             "attention.{}.values": (units, k),
@@ -139,12 +144,18 @@ def shapes(form: str, units: int, whole: int) -> dict[str, tuple[int, ...]]:
         },
     }
     kind = asked.get("form", "full")
+    of_layers: dict[str, tuple[Any, ...]] = {**LAYERS}
+    if "heads" in asked:
+        every = asked.get("layers", range(6))
+        of_layers = {str(layer): ("mean",) for layer in every}
     found = {
         name.format(f"{layer}.{head}"): shape
         for name, shape in of_head.get(kind, {}).items()
-        for layer, heads in LAYERS.items()
+        for layer, heads in of_layers.items()
         for head in heads
     }
+    if kind == "mean":
+        found["mean"] = (2, 2)
     if kind == "stats":
         found = {
             f"stats.{layer}": (len(heads), len(STATISTIC_FIELDS)) for layer, heads in LAYERS.items()
@@ -213,6 +224,72 @@ async def test_json_base64_and_safetensors_carry_the_same_bits_and_weigh_what_us
         assert told["data"][index] == facts(item)
     assert tensors.keys() - names == {f"{index}.pooled" for index in range(len(inputs))}
     assert {answer["usage"]["attention_bytes"] for answer in (plain, packed, told)} == {weight}
+
+
+async def test_the_mean_of_heads_is_that_of_the_maps_answered(client: httpx.AsyncClient) -> None:
+    """Of whole maps, some rows and blocks, of inputs of several lengths."""
+    for form in ({}, {"form": "rows", "rows": [2, 1]}, {"form": "blocks", "size": 3}):
+        every = (await encode(client, {"inputs": EVERY, "attention": form}))["data"]
+        mean = (await encode(client, {"inputs": EVERY, "attention": {**form, "heads": "mean"}}))[
+            "data"
+        ]
+        for whole, item in zip(every, mean, strict=True):
+            assert [*item["attention"]["maps"]] == [*map(str, range(6))]
+            for layer, heads in whole["attention"]["maps"].items():
+                (found,) = item["attention"]["maps"][layer].values()
+                wanted = np.mean([*heads.values()], 0)
+                np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", UNITS)
+async def test_how_much_b_looks_at_a_is_the_mean_of_the_maps_answered(
+    client: httpx.AsyncClient, level: str
+) -> None:
+    """By head, by layer and over all: A and B are the texts of a pair, special tokens apart."""
+    how = UNITS[level]
+    (whole,) = (await encode(client, {"inputs": [PAIR], "attention": how}))["data"]
+    told = whole["attention"]
+    axis = told.get("axis", range(len(told.get("spans", whole["tokens"]))))
+    first = [start for start, _ in told.get("spans", [[i, i] for i in range(len(whole["tokens"]))])]
+    text = [whole["special"][first[unit]] * 2 + whole["segments"][first[unit]] for unit in axis]
+    a, b = ([place for place, one in enumerate(text) if one == which] for which in (0, 1))
+
+    asked = {"form": "mean", **how}
+    (by_head,) = (await encode(client, {"inputs": [PAIR], "attention": asked}))["data"]
+    (by_layer,) = (
+        await encode(client, {"inputs": [PAIR], "attention": {**asked, "heads": "mean"}})
+    )["data"]
+
+    ends = [[axis[units[0]], axis[units[-1]] + 1] for units in (a, b)]
+    assert by_head["attention"]["segments"] == by_layer["attention"]["segments"] == ends
+    looks: list[float] = []
+    for layer, heads in told["maps"].items():
+        numbers = [np.array(rows)[np.ix_(b, a)].sum(1).mean() for rows in heads.values()]
+        found = [rows[1][0] for rows in by_head["attention"]["maps"][layer].values()]
+        assert found == pytest.approx(numbers, abs=1e-6)
+        mean = by_layer["attention"]["maps"][layer]["mean"][1][0]
+        assert mean == pytest.approx(np.mean(numbers), abs=1e-6)
+        looks.extend(numbers)
+    for item in (by_head, by_layer):
+        assert item["attention"]["map"][1][0] == pytest.approx(np.mean(looks), abs=1e-6)
+
+
+async def test_segments_and_means_agree_with_transformers(client: httpx.AsyncClient) -> None:
+    """Its eager attentions, averaged by numpy in float64."""
+    model = BertModel.from_pretrained(
+        locate_model(BUNDLED_MODEL).folder, attn_implementation="eager"
+    ).eval()
+    asked = {"form": "mean", "segments": [[7, 8], [1, 3]], "heads": "mean"}
+
+    (item,) = (await encode(client, {"inputs": [DOG], "attention": asked}))["data"]
+
+    with torch.inference_mode():
+        eager = model(torch.tensor([item["token_ids"]]), output_attentions=True).attentions
+    maps = torch.cat(eager).double().numpy()  # (layers, heads, query, key)
+    wanted = maps[:, :, 7, 1:3].sum(-1).mean(1)
+    found = [of_layer["mean"][0][1] for of_layer in item["attention"]["maps"].values()]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=CLOSE)
+    assert item["attention"]["map"][0][1] == pytest.approx(wanted.mean(), abs=CLOSE)
 
 
 async def test_showing_attention_changes_no_bit_of_the_pooled_vector(
@@ -402,6 +479,7 @@ def gated(*gates: tuple[Any, Any, Any]) -> dict[str, Any]:
 
 
 OUT, ROWS = "index_out_of_range", ["attention", "rows"]
+SEGMENTS: list[str | int] = ["attention", "segments"]
 BAD: dict[str, tuple[dict[str, Any], str, list[str | int]]] = {
     "row of the longer text": (asking(form="rows", rows=[3]), OUT, ROWS),
     "negative row": (asking(form="rows", rows=[-1]), OUT, ROWS),
@@ -413,6 +491,33 @@ BAD: dict[str, tuple[dict[str, Any], str, list[str | int]]] = {
     "name and other layers": (asking(heads="L5H1", layers=[4]), OUT, ["attention"]),
     "no name of a head": (asking(heads="H5L1"), "out_of_range", ["attention", "heads"]),
     "names and numbers": (asking(heads=["L5H1", 2]), "out_of_range", ["attention", "heads"]),
+    "mean of statistics": (asking(form="stats", heads="mean"), "out_of_range", ["attention"]),
+    "mean of heads by name": (asking(heads=["mean"]), "out_of_range", ["attention", "heads"]),
+    "segments of another form": (
+        asking(segments=[[1, 2]]),
+        "out_of_range",
+        ["attention"],
+    ),
+    "no segments": (asking(form="mean", segments=[]), OUT, SEGMENTS),
+    "segments of no pair": (asking(form="mean"), OUT, SEGMENTS),
+    "an empty segment": (asking(form="mean", segments=[[2, 2]]), OUT, SEGMENTS),
+    "segments that overlap": (asking(form="mean", segments=[[2, 4], [1, 3]]), OUT, SEGMENTS),
+    "a segment with one end": (asking(form="mean", segments=[[2]]), OUT, SEGMENTS),
+    "segment of the longer text": (
+        asking(form="mean", segments=[[1, 2], [2, 10**9]]),
+        OUT,
+        [*SEGMENTS, 1],
+    ),
+    "segment of a special token dropped": (
+        asking(form="mean", segments=[[0, 2]], specials="drop"),
+        OUT,
+        [*SEGMENTS, 0],
+    ),
+    "nothing left of a text": (
+        {"inputs": [{"text": "a", "pair": " "}], "attention": {"form": "mean"}},
+        "nothing_left",
+        ["inputs", 0],
+    ),
     "rows of another form": (asking(form="top", rows=[1]), "out_of_range", ["attention"]),
     "no rows to explain": (asking(form="why", heads="L0H2"), "out_of_range", ["attention"]),
     "row to explain of the longer text": (asking(form="why", rows=[3]), OUT, ROWS),
