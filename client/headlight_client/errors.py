@@ -115,7 +115,7 @@ class RequestRefused(HeadlightError):
         """Read a response other than 200 as an error."""
         try:
             problem = read_json(answer.content)
-            if isinstance(problem.get("error"), dict):  # OpenAI's
+            if isinstance(problem.get("error"), dict) and "code" not in problem:  # OpenAI's
                 error = problem["error"]
                 return cls(answer.status_code, error["code"], error["message"])
             if isinstance(problem["detail"], list):  # TypeSafe's

@@ -126,14 +126,20 @@ def render(config: str, folder: Path) -> str:
 
 
 def refusal(code: str) -> str:
-    """Return HAProxy's words for an answer of its own, with a new id."""
+    """Return HAProxy's words for an answer of its own, with a new id.
+
+    They stand in `detail`, and in `error.message` or, where the frontend has set two variables to
+    nothing, in `error`.
+    """
     status, title, *own = REFUSALS[code]
     common = ("X-Content-Type-Options nosniff", "X-Request-Id %[unique-id]")
     headers = "".join(f" hdr {header}" for header in (*own, *common))
+    opening = r'%[var(txn.opening,"{\"message\":")]'
+    end = rf'%[var(txn.end,",\"code\":\"{code}\"}}")]'
     return (
         f"status {status} content-type application/problem+json{headers} lf-string "
         f'\'{{"type":"about:blank","title":"{title}","status":{status},"code":"{code}",'
-        f'"detail":"{title}","request_id":"%[unique-id]"}}\''
+        f'"detail":"{title}","error":{opening}"{title}"{end},"request_id":"%[unique-id]"}}\''
     )
 
 

@@ -17,23 +17,39 @@ from service.door.request import Endpoint
 from service.shapes.call import RefusalWriter, Reply
 from service.tables.refusals import MEDIA_TYPE, Refused
 
-# Paths of other servers -> ours for the same purpose, and one whose API words errors alike
+# Paths of other servers -> ours for the nearest purpose, and one whose API words errors alike
 PATHS_ELSEWHERE = {
-    "/api/embed": ("/v1/embeddings", "/embed"),  # Ollama's; the next two as well
-    "/api/embeddings": ("/v1/embeddings", "/embed"),
+    "/api/embed": ("/v1/embeddings", "/embed"),  # Ollama's; the next as well
     "/api/tags": ("/v1/models", "/embed"),
+    # Ollama's too, whose clients also show an object; OpenAI's ask it by a base_url of /api
+    "/api/embeddings": ("/v1/embeddings", "/v1/embeddings"),
     "/embedding": ("/v1/embeddings", "/v1/embeddings"),  # llama.cpp's
     "/score": ("/v1/rerank", "/v1/rerank"),  # vLLM's
     "/v1/embed": ("/v2/embed", "/v2/embed"),  # Cohere's first version
 }
+# Paths that generate text, which no path of ours does
+GENERATING_PATHS = {
+    "/chat/completions": ("/v1/embeddings", "/v1/embeddings"),  # OpenAI's; the next two as well
+    "/completions": ("/v1/embeddings", "/v1/embeddings"),
+    "/responses": ("/v1/embeddings", "/v1/embeddings"),
+    "/api/chat": ("/v1/embeddings", "/embed"),  # Ollama's; the next as well
+    "/api/generate": ("/v1/embeddings", "/embed"),
+    "/generate": ("/embed", "/embed"),  # Text Generation Inference's
+    "/v2/chat": ("/v2/embed", "/v2/embed"),  # Cohere's; the next as well
+    "/v1/chat": ("/v2/embed", "/v2/embed"),
+}
 PROTOCOL_PATH = "/v2"  # the Open Inference Protocol's
+OPENAI_PREFIX = "/v1"  # in which the base URL of OpenAI's clients ends
 POST_PATHS = dict.fromkeys(row.path for row in ROUTES if row.method == "post")
 PLAIN_PATHS = dict.fromkeys(
     row.path for row in ROUTES if "{" not in row.path and "/page/" not in row.path
 )
+OPENAI_PATHS = {row.path for row in openai.ROUTES if row.path in PLAIN_PATHS}
 # Details of refusals
 PATHS_HINT = f"expected POST of {', '.join(POST_PATHS)}; GET /docs lists all paths"
 LONGER_BASE = " Your client's base URL has more than this service's."
+OPENAI_BASE = " The base_url of OpenAI's clients ends in /v1."
+NO_TEXT = " This service generates no text."
 MOST_SEGMENTS = 8  # of a path's end that are looked up; ours have six
 MOST_COMPARED, LEAST_SIMILARITY = 48, 0.8  # characters of a path compared with ours; 1: equal
 
@@ -82,11 +98,14 @@ def refuse_path(method: str, path: str, find: Lookup) -> Refused:
 def _find_end(path: str, find: Lookup) -> Meant | None:
     """Return what the end of a path means, if that is a route's or another server's."""
     for end in _ends_of(path):
-        if end in PATHS_ELSEWHERE:
-            ours, alike = PATHS_ELSEWHERE[end]
-            return Meant(find(ours), _any_of(find(alike)).word)
-        if endpoints := find(end):
-            return Meant(endpoints, _any_of(endpoints).word, LONGER_BASE)
+        if places := PATHS_ELSEWHERE.get(end) or GENERATING_PATHS.get(end):
+            ours, alike = places
+            hint = NO_TEXT if end in GENERATING_PATHS else ""
+            return Meant(find(ours), _any_of(find(alike)).word, hint)
+        usual = f"{OPENAI_PREFIX}{end}"
+        if endpoints := find(usual if usual in OPENAI_PATHS else end):
+            word = _any_of(endpoints).word
+            return Meant(endpoints, word, OPENAI_BASE if word is openai.problem else LONGER_BASE)
     return None
 
 

@@ -85,7 +85,7 @@ class Entrance:
         if door and time.monotonic() >= self._prefix_expires:
             await self._refresh_prefix()
         if door is None or self._prefix is None:
-            return await _refuse(send)
+            return await _refuse(send, scope["path"])
         scope["root_path"] = scope.get("root_path", "") + self._prefix
         await door(scope, receive, send)
 
@@ -141,7 +141,7 @@ def _is_at(scope: Scope, path: str) -> bool:
     return bool(scope["raw_path"] == (scope.get("root_path", "") + path).encode())
 
 
-async def _refuse(send: Send) -> None:
+async def _refuse(send: Send, path: str) -> None:
     """Answer 503: no replica serves in this process, or not yet; HAProxy asks another one."""
     request_id, refused = uuid.uuid4().hex, Refused("not_ready", retry_after=1)
     headers = {
@@ -151,7 +151,8 @@ async def _refuse(send: Send) -> None:
         "x-content-type-options": "nosniff",
         REQUEST_ID: request_id,
     }
-    await _send(send, refused.status, refusals.problem_details(refused, request_id), headers)
+    body = refusals.problem_details(refused, request_id, path)
+    await _send(send, refused.status, body, headers)
 
 
 async def _send(send: Send, status: int, body: bytes, headers: Mapping[str, str]) -> None:

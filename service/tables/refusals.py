@@ -173,6 +173,8 @@ BODY_CODES = ("duplicate_key", "request_timeout", "body_too_large", "too_many_va
 
 MOST_DETAILS = 3  # faults that `detail` puts into words
 MOST_BYTES = 4096  # of a refusal in the form of RFC 9457
+# In such paths, the Open Inference Protocol's, clients fail on an `error` that is no text
+TEXT_ERROR_PATHS = ("/v2/models/", "/v2/health/")
 
 
 class Refused(Exception):
@@ -244,17 +246,26 @@ def refusal_of(error: BaseException) -> Refused:
     return Refused("internal")
 
 
-def problem_details(refused: Refused, request_id: str) -> bytes:
-    """Return a refusal as the JSON of RFC 9457, at most MOST_BYTES long."""
+def problem_details(refused: Refused, request_id: str, path: str = "") -> bytes:
+    """Return a refusal as the JSON of RFC 9457, at most MOST_BYTES long.
+
+    Its words also stand in `error.message`, which OpenAI's clients show.
+
+    Args:
+        path: of the request, where that may be the Open Inference Protocol's.
+    """
+    has_text = any(part in path for part in TEXT_ERROR_PATHS)
     kind = REFUSALS[refused.code]
     for most in range(min(len(refused.faults), MOST_SHOWN_FAULTS), -1, -1):
         faults = refused.faults[:most]
+        detail = word_refusal(refused, faults)
         body: dict[str, Any] = {
             "type": "about:blank",
             "title": kind.title,
             "status": kind.status,
             "code": refused.code,
-            "detail": word_refusal(refused, faults),
+            "detail": detail,
+            "error": detail if has_text else {"message": detail, "code": refused.code},
             "request_id": request_id,
             **refused.facts,
         }

@@ -1,6 +1,9 @@
 """What docs/frameworks.md has its examples ask: the bundled model, two rerankers, a classifier."""
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,9 @@ from service.pipeline.replica import Replica
 from service.tables.settings import Settings
 from tests.task_heads import checkpoint, long_reranker
 
+HERE = Path(__file__).parent
+HOME = HERE.parent.parent / "build" / "frameworks"
+REQUIREMENTS = HERE / "requirements.txt"
 collect_ignore = ["examples"]  # each needs its own client, and is run in an environment of its own
 LONG = "Rerank of 8,192 tokens"  # no part of the page: the same examples, by a longer model
 CLASSES = {0: "anger", 1: "joy", 2: "neither"}
@@ -40,3 +46,15 @@ async def services(
     yield {part: outer(one) for part, one in started.items()}
     for part in others:
         await started[part].close()
+
+
+@pytest.fixture(scope="package")
+def python() -> Path:
+    """The interpreter of an environment with all of them, made once."""
+    python, done = HOME / "bin" / "python", HOME / "installed"
+    if not (done.exists() and done.read_text() == REQUIREMENTS.read_text()):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", HOME], check=True)
+        pip = [python, "-m", "pip", "install", "-q", "--no-compile", "--no-deps"]
+        subprocess.run([*pip, "--requirement", REQUIREMENTS], check=True)
+        done.write_text(REQUIREMENTS.read_text())
+    return python

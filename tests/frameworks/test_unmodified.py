@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -24,8 +23,6 @@ from tests.frameworks.recording import STORED, Recorder
 pytestmark = pytest.mark.prove
 
 HERE = Path(__file__).parent
-HOME = HERE.parent.parent / "build" / "frameworks"
-REQUIREMENTS = HERE / "requirements.txt"
 QUERY, TEXTS = NAMES["query"], NAMES["texts"]
 # refused by every route: of rerankers an empty query, since they score an empty text
 REFUSED = {"query": QUERY, "texts": [""]}
@@ -34,18 +31,6 @@ REFUSED_RANKING = {"query": "", "texts": TEXTS}
 QUIET = {"HAYSTACK_TELEMETRY_ENABLED": "False", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 
 Listen = Callable[..., AbstractAsyncContextManager[str]]
-
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    """The interpreter of an environment with all of them, made once."""
-    python, done = HOME / "bin" / "python", HOME / "installed"
-    if not (done.exists() and done.read_text() == REQUIREMENTS.read_text()):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", HOME], check=True)
-        pip = [python, "-m", "pip", "install", "-q", "--no-compile", "--no-deps"]
-        subprocess.run([*pip, "--requirement", REQUIREMENTS], check=True)
-        done.write_text(REQUIREMENTS.read_text())
-    return python
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda one: one.title)

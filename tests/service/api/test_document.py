@@ -316,7 +316,7 @@ async def test_a_refusal_is_described(
     of("Problem").validate(told)
     known = document()["components"]["schemas"]["Problem"]["properties"]
     assert told.keys() <= known.keys()
-    always = {"type", "title", "status", "code", "detail", "request_id"}
+    always = {"type", "title", "status", "code", "detail", "error", "request_id"}
     assert told.keys() - always == facts
 
 

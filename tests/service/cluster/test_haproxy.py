@@ -87,9 +87,14 @@ def test_what_haproxy_answers_itself_is_a_refusal_of_the_table(code: str) -> Non
     """The wrapper is too quick to read the table, so its copy is held against it."""
     said = haproxy.refusal(code)
     (quoted,) = re.findall("'({.*})'", said)
-    refused = refusals.Refused(code)
+    refused, variable = refusals.Refused(code), r'%\[var\(\S+?,"((?:\\"|[^"])*)"\)\]'
+    as_object = re.sub(variable, lambda match: match[1].replace('\\"', '"'), quoted)
+    as_text = re.sub(variable, "", quoted)
 
-    assert json.loads(quoted) == json.loads(problem_details(refused, "%[unique-id]"))
+    assert json.loads(as_object) == json.loads(problem_details(refused, "%[unique-id]"))
+    assert json.loads(as_text) == json.loads(
+        problem_details(refused, "%[unique-id]", "/a/v2/models/b")
+    )
     assert f"status {refused.status} content-type {refusals.MEDIA_TYPE}" in said
     assert " hdr X-Content-Type-Options nosniff " in said
 
@@ -232,6 +237,11 @@ ITS_OWN = {
     "half a head": (GET, b"HTTP/1.1 200 OK\r\nContent-Le", 502, "replica_lost"),
     "no HTTP": (GET, b"garbage\r\n\r\n", 502, "replica_lost"),
     "below no prefix": (b"GET /elsewhere HTTP/1.1\r\nHost: a\r\n\r\n", b"", 404, "not_found"),
+    "to Triton's clients": (
+        b"GET /a/v2/models/b HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"",
+        *(502, "replica_lost"),
+    ),
     "another protocol": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"", 400, "bad_request"),
 }
 
@@ -252,6 +262,8 @@ def test_what_haproxy_answers_of_its_own_has_our_shape(
     assert answer.status == told["status"] == status and told["code"] == code
     assert answer.headers["content-type"] == refusals.MEDIA_TYPE
     assert answer.headers["x-request-id"] == told["request_id"] != ""
+    error = {"message": told["detail"], "code": code}
+    assert told["error"] == (told["detail"] if b"/v2/models/" in sent else error)
 
 
 @pytest.mark.parametrize(

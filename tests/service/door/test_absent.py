@@ -5,24 +5,30 @@ import pytest
 
 # path, what the refusal says, and where its client looks for that
 OPENAI, TEI = ("error", "message"), ("error",)
+BASE, NO_TEXT = "The base_url of OpenAI's clients ends in /v1. ", "This service generates no text. "
 MEANT: list[tuple[str, str, tuple[str, ...]]] = [
-    ("/openai/v1/embeddings", "Did you mean POST /v1/embeddings? Your client's base URL", OPENAI),
-    ("/v1/v1/embeddings", "Did you mean POST /v1/embeddings? Your client", OPENAI),
-    ("/v1/embeddings/embeddings", "Did you mean POST /embeddings? Your client", OPENAI),
-    ("/openai/deployments/a/embeddings", "Did you mean POST /embeddings? Your client", OPENAI),
+    ("/openai/v1/embeddings", f"Did you mean POST /v1/embeddings? {BASE}", OPENAI),
+    ("/v1/v1/embeddings", f"Did you mean POST /v1/embeddings? {BASE}", OPENAI),
+    ("/v1/embeddings/embeddings", f"Did you mean POST /v1/embeddings? {BASE}", OPENAI),
+    ("/openai/deployments/a/embeddings", f"Did you mean POST /v1/embeddings? {BASE}", OPENAI),
     ("/compatible-mode/v1/rerank", "Did you mean POST /v1/rerank? Your client", ("message",)),
     ("/cohere/v2/embed", "Did you mean POST /v2/embed? Your client", ("message",)),
     ("/v1/embed", "Did you mean POST /v2/embed? ", ("message",)),
     ("/tei/embed_all", "Did you mean POST /embed_all? Your client", TEI),
+    ("/api/embeddings", "Did you mean POST /v1/embeddings? ", OPENAI),
     ("/api/embed", "Did you mean POST /v1/embeddings? ", TEI),
     ("/v2/v2/models/a/infer", "not_found: ", TEI),
     ("/v2/repository/index", "Expected POST of /v1/encode, ", TEI),
     ("/api/v1/encode", "Did you mean POST /v1/encode? Your client", ("detail",)),
     ("/v1/encod", "Did you mean POST /v1/encode? ", OPENAI),
     ("/v1/embedding", "Did you mean POST /v1/embeddings? ", OPENAI),
-    ("/v1/chat/completions", "Expected POST of /v1/encode, ", OPENAI),
+    ("/v1/chat/completions", f"Did you mean POST /v1/embeddings? {NO_TEXT}", OPENAI),
+    ("/api/v1/responses", f"Did you mean POST /v1/embeddings? {NO_TEXT}", OPENAI),
+    ("/api/generate", f"Did you mean POST /v1/embeddings? {NO_TEXT}", TEI),
+    ("/v2/chat", f"Did you mean POST /v2/embed? {NO_TEXT}", ("message",)),
+    ("/v1/moderations", "Expected POST of /v1/encode, ", OPENAI),
     ("/.git/config", "Expected POST of /v1/encode, ", OPENAI),
-    ("/" + "v1/" * 600 + "embeddings", "Did you mean POST /v1/embeddings? Your client", OPENAI),
+    ("/" + "v1/" * 600 + "embeddings", f"Did you mean POST /v1/embeddings? {BASE}", OPENAI),
 ]
 
 
@@ -49,9 +55,9 @@ async def test_a_method_that_the_path_lacks_is_not_named(client: httpx.AsyncClie
     found = (await client.get("/openai/v1/models/secret")).json()["error"]["message"]
     posted = (await client.get("/openai/v1/embeddings")).json()["error"]["message"]
 
-    assert "Did you mean GET /v1/models? Your client" in listed
-    assert "Did you mean GET /v1/models/{id}? Your client" in found
-    assert "Did you mean POST /v1/embeddings? Your client" in posted
+    assert f"Did you mean GET /v1/models? {BASE}" in listed
+    assert f"Did you mean GET /v1/models/{{id}}? {BASE}" in found
+    assert f"Did you mean POST /v1/embeddings? {BASE}" in posted
 
 
 async def test_every_other_refusal_is_in_that_form_too(client: httpx.AsyncClient) -> None:
