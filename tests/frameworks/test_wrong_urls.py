@@ -20,6 +20,7 @@ NOT_THERE = "There is nothing at this path. "
 EMBEDDINGS = f"{NOT_THERE}Did you mean POST /v1/embeddings? "
 BASE = "The base_url of OpenAI's clients ends in /v1. GET /docs lists all paths."
 NO_TEXT = "This service generates no text. GET /docs lists all paths."
+NO_METHOD = "This path does not support this method. It takes GET, HEAD."
 LONGER = "Your client's base URL has more than this service's. GET /docs lists all paths."
 AWAY = "The replica is not ready."
 # call and what follows the service's address -> what its error says
@@ -28,10 +29,10 @@ HERE: list[tuple[str, str]] = [
     ("openai.embeddings:/api/v1", f"Error code: 404 - {EMBEDDINGS}{BASE}"),
     ("openai.embeddings:/v1/v1", f"Error code: 404 - {EMBEDDINGS}{BASE}"),
     ("openai.embeddings:/api", f"Error code: 404 - {EMBEDDINGS}GET /docs lists all paths."),
-    ("openai.models:/api", f"404 - {NOT_THERE}Did you mean GET /v1/models? {BASE}"),
+    ("openai.models:/api", f"Error code: 404 - {NOT_THERE}Did you mean GET /v1/models? {BASE}"),
     ("openai.chat:/v1", f"Error code: 404 - {EMBEDDINGS}{NO_TEXT}"),
     ("openai.chat:/v1/chat/completions", f"Error code: 404 - {EMBEDDINGS}{NO_TEXT}"),
-    ("openai.embeddings:/v1/models", "405 - This path does not support this method. It takes GET"),
+    ("openai.embeddings:/v1/models", f"Error code: 405 - {NO_METHOD}"),
     ("openai.long:/v1", "Error code: 413 - The body is larger than this service accepts."),
     ("huggingface_hub:/api/embed", f"{EMBEDDINGS}GET /docs lists all paths."),
     ("huggingface_hub:/tei/embed_all", f"{NOT_THERE}Did you mean POST /embed_all? {LONGER}"),
@@ -39,7 +40,8 @@ HERE: list[tuple[str, str]] = [
     ("tritonclient:/api", f"[404] not_found: {NOT_THERE}Did you mean GET /v2/models/{{model}}? "),
 ]
 ELSEWHERE: list[tuple[str, str]] = [
-    *HERE[:8],
+    # OpenAI's older client shows the whole body
+    *((call, words[len("Error code: 404 - ") :]) for call, words in HERE[:8]),
     ("cohere.embed:/v1", f"{NOT_THERE}Did you mean POST /v2/embed? {LONGER}"),
     ("cohere.embed:/v2/embed", f"{NOT_THERE}Did you mean POST /v2/embed? {LONGER}"),
     ("cohere.chat:", f"{NOT_THERE}Did you mean POST /v2/embed? {NO_TEXT}"),
