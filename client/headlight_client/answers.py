@@ -273,6 +273,7 @@ class Usage(NamedTuple):
     queue_ms: float  # waited in queues
     compute_ms: float  # computed
     truncated: int = 0  # inputs that were cut
+    blank: int = 0  # texts without a token of their own, which are encoded alike
 
 
 @with_short_repr

@@ -46,18 +46,16 @@ ENCODED_HEADERS = {  # of answers of routes that encode
         "string", "the name of the vectors' space; not sent where there is none"
     ),
     TRUNCATED: _describe_header("integer", "how many inputs were cut; not sent where none were"),
+    WARNING: _describe_header(
+        "string",
+        "what is odd about inputs, if anything: texts that are blank; token ids without this "
+        "model's special tokens at either end, as those of another vocabulary",
+    ),
 }
 FOREIGN_HEADERS = {  # of answers to requests of other APIs
     IGNORED: _describe_header(
         "string",
         "fields that this route does not know: up to 8 names, then + and the count of others",
-    )
-}
-TOKEN_ID_HEADERS = {  # of answers to requests that may hold token ids
-    WARNING: _describe_header(
-        "string",
-        "ids without this model's special tokens: some have none at either end, as those of another"
-        " vocabulary",
     )
 }
 SCHEMA_PREFIX = "#/components/schemas/"  # of references to a schema
@@ -226,8 +224,7 @@ def _describe_success(route: Route) -> dict[str, Any]:
         response["content"] = content
     headers = {**route.headers, **(ENCODED_HEADERS if route.parse else {})}
     headers |= FOREIGN_HEADERS if route.foreign else {}
-    takes_ids = route.parse is not None and not {"tokens", "mixed"}.isdisjoint(route.inputs)
-    if headers := headers | (TOKEN_ID_HEADERS if takes_ids else {}):
+    if headers:
         response["headers"] = headers
     return response
 

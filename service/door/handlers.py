@@ -47,6 +47,7 @@ PARAMETER_PATTERNS = {"model": ".*", "id": ".*", "version": "[^/]+"}
 # A model's name may hold slashes, but not the verb that ends the path
 NO_VERB = "(?!.*/(?:infer|ready)$)"
 NO_PARAMS: Mapping[str, str] = {}  # of a path without named parts
+BLANK = "blank texts, which have no tokens of their own, are encoded alike"  # a warning
 NO_SPECIALS = "ids without this model's special tokens"  # the warning: perhaps of another model
 
 
@@ -227,13 +228,16 @@ class Handlers:
                 reply.add(SPACE, encoded.preamble["space"])
             if "truncated" in encoded.usage:
                 reply.add(TRUNCATED, str(encoded.usage["truncated"]))
+            warnings = [BLANK] if "blank" in encoded.usage else []
             if record.input in ("tokens", "mixed") and any(
                 self._lacks_specials(item) for _, item in numbered_items(call.request.texts())
             ):
-                reply.add(WARNING, NO_SPECIALS)
+                warnings.append(NO_SPECIALS)
                 if not self._has_warned:
                     self._has_warned = True
                     logger.warning(NO_SPECIALS, extra=record.log_ids())
+            if warnings:
+                reply.add(WARNING, "; ".join(warnings))
             return reply
 
         return encode

@@ -291,7 +291,7 @@ def _kind_of(texts: Texts) -> str:
 def _request_usage(
     price: Price, timing: Timing, works: Sequence[Work], sides: Sequence[Side]
 ) -> dict[str, Any]:
-    """Return the usage fields of an answer: tokens, bytes, milliseconds, inputs truncated."""
+    """Return the usage fields of an answer: tokens, bytes, milliseconds, inputs cut or blank."""
     lengths = list(map(len, works))
     usage = {
         "tokens": sum(lengths),
@@ -302,8 +302,11 @@ def _request_usage(
     }
     # an input that is read several times, once with each label, counts once
     works_per_input = sides[0].each
-    counted = enumerate(zip(works, lengths, strict=True))
-    inputs = {index // works_per_input for index, (work, n) in counted if n < work.length}
-    if truncated := len(inputs):
-        usage["truncated"] = truncated
-    return usage
+    cut, blank = set[int](), set[int]()
+    for index, (work, length) in enumerate(zip(works, lengths, strict=True)):
+        if length < work.length:
+            cut.add(index // works_per_input)
+        if work.blank:
+            blank.add(index // works_per_input)
+    usage |= {"truncated": len(cut)} if cut else {}
+    return usage | ({"blank": len(blank)} if blank else {})

@@ -232,6 +232,8 @@ class Reader:
     ) -> Work:
         """Return the work of a tokenized text; `parts` has the text and its pair, if any."""
         unseen, role = 0, side.role
+        has_own = not self.tokenizer.special_ids.issuperset(text.token_ids)
+        blank = len(parts) == 1 and (parts[0].isspace() or not has_own)
         if role is not None:
             unseen, text = role.count_unseen(text), role.frame_text(text)
         # the tokenizer's types of a pair's segments are ignored if the model has only one type
@@ -242,7 +244,7 @@ class Reader:
             shown = {name: getattr(text, name) for name in names}
         sequence = packing.Sequence(text.token_ids, types, unseen=unseen)
         length, adapter = text.length, side.adapter
-        return Work(sequence, side.outputs, record, None, length, shown, role, adapter)
+        return Work(sequence, side.outputs, record, None, length, shown, role, adapter, blank)
 
     def _read_numbers(
         self,

@@ -84,6 +84,7 @@ class Work:
     facts: Mapping[str, Any] = field(default_factory=dict)  # fields of its tokens in an answer
     role: Role | None = None  # how it was read: as a query or as a document
     adapter: str | None = None  # name of the LoRA adapter to apply; None: none
+    blank: bool = False  # whether it is of a text without a token of its own, such as spaces
     edited_heads: int = 0  # upper bound of its heads that are gated or patched
     result: Result = field(init=False)  # outputs of the model, set by Admission after the run
 

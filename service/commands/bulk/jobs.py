@@ -4,6 +4,7 @@ Interrupted, it leaves the rows so far; the same command goes on from there. One
 flight at a time, so no more than that one is ever computed twice.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
@@ -28,7 +29,7 @@ from headlight_client.formats import Array
 from service.commands.bulk.source import Source, check_lines
 from service.commands.bulk.text_file import TextFile
 from service.commands.bulk.vectors import OUTPUT_SUFFIXES, PARQUET_SUFFIX, VectorFile
-from service.commands.terminal import Failed, Unusable
+from service.commands.terminal import Failed, Unusable, print_now
 from service.tables.wording.words import list_names
 
 START_ADVICE = (
@@ -72,6 +73,8 @@ def encode_lines(
 
             parquet.check_output(kept)
         source = check_lines(kept, info)
+        if blanks := source.word_blanks():
+            print_now(sys.stderr, f"headlight: {blanks}")
         origin = origin_of(info) | source.origin
         origin |= {"truncate": truncate, "max_tokens": str(info["max_tokens"])}
         origin |= {} if precision == "float" else {"precision": precision}

@@ -3,7 +3,7 @@
 import csv
 import hashlib
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -17,6 +17,7 @@ from service.tables.wording.values import word_value_error
 
 BATCH_TEXTS = 100  # whose digest is compared before any of them is used
 LONGEST_BYTES = 16 * 1024 * 1024  # of one line; one without an end must not fill the memory
+MOST_BLANKS = 10  # texts in a message
 MOST_NAMES, LONGEST_NAME = 20, 40  # of columns in a message; characters of each
 
 Texts = str | tuple[str, str]  # a text, or a pair of them
@@ -42,12 +43,14 @@ class Source:
     Args:
         sha256: of the whole file.
         lines: how many texts; a last line without an end counts.
+        blanks: how many of them are blank, and the numbers of the first of these.
         digests: SHA-256 of all texts up to the end of each batch.
     """
 
     file: TextFile
     sha256: str
     lines: int
+    blanks: tuple[int, Sequence[int]]
     digests: tuple[bytes, ...]
 
     def texts(self, start: int) -> Iterator[Texts]:
@@ -68,6 +71,17 @@ class Source:
             "source_format": self.file.format,
             **column,
         }
+
+    def word_blanks(self) -> str:
+        """Say how many texts are blank and which are the first; empty if none is."""
+        count, first = self.blanks
+        if not count:
+            return ""
+        more = f" and {count - len(first):,} more" if count > len(first) else ""
+        places = f"{self.file.unit}{'s' if count > 1 else ''} {', '.join(map(str, first))}{more}"
+        if count == 1:
+            return f"{self.file.name}: 1 text is blank: {places}"
+        return f"{self.file.name}: {count:,} texts are blank, and are encoded alike: {places}"
 
     def _unchanged_texts(self) -> Iterator[Texts]:
         """Yield all texts, a batch only once its digest is what it was."""
@@ -92,12 +106,15 @@ def check_lines(file: TextFile, info: Mapping[str, Any]) -> Source:
         OSError: the file cannot be read.
     """
     texts, lines, digests = _check_texts(file, info["limits"]["max_text_characters"]), 0, []
+    count, first = 0, list[int]()
     for batch, digest in _digest_batches(texts):
+        blanks = [lines + n for n, text in enumerate(batch, 1) if "".join(text).isspace()]
+        count, first = count + len(blanks), [*first, *blanks][:MOST_BLANKS]
         lines += len(batch)
         digests.append(digest)
     if not lines:
         raise file.refusal(1, "the file is empty")
-    return Source(file, file.digest(), lines, tuple(digests))
+    return Source(file, file.digest(), lines, (count, first), tuple(digests))
 
 
 def _digest_batches(texts: Iterable[Any]) -> Iterator[tuple[list[Any], bytes]]:

@@ -266,7 +266,7 @@ async def test_the_table_needs_no_torch() -> None:
 
 async def test_headers_of_encoded_inputs_are_described(client: httpx.AsyncClient) -> None:
     """On each route that encodes, and on no other."""
-    named = {"x-headlight-space", "x-headlight-truncated"}
+    named = {"x-headlight-space", "x-headlight-truncated", "x-headlight-warning"}
 
     answer = await client.post("/embed", json={"inputs": "well " * 300})
 

@@ -112,6 +112,34 @@ async def test_every_line_becomes_a_row_in_order_as_alone(
     assert told["source_lines"] == "9" and len(told["source_sha256"]) == 64
 
 
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["a", " ", "b"], "1 text is blank: line 2"),
+        (["a", " ", "b", "\t"], "2 texts are blank, and are encoded alike: lines 2, 4"),
+        (
+            ["a", *[" "] * 12],
+            "12 texts are blank, and are encoded alike: lines 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and "
+            "2 more",
+        ),
+        (["a", "b"], ""),
+    ],
+    ids=["one", "two", "many", "none"],
+)
+async def test_blank_texts_are_counted_and_named(
+    folder: Folder, address: str, texts: list[str], said: str
+) -> None:
+    """On stderr, before the work: a corpus' empty cells become equal vectors."""
+    folder.fill(texts)
+
+    done = await asyncio.to_thread(CliRunner().invoke, main, folder.command(address))
+
+    lines = [line for line in done.stderr.splitlines() if "blank" in line]
+    assert done.exit_code == 0 and lines == (
+        [f"headlight: {folder.source}: {said}"] if said else []
+    )
+
+
 @pytest.mark.parametrize("ending", [".safetensors", ".npy"])
 @pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
 async def test_a_file_of_smaller_vectors_is_the_librarys(
