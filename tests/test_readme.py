@@ -91,6 +91,13 @@ def test_what_is_held_while_idle_is_said_alike() -> None:
     assert ours and theirs
 
     text = README.read_text()
+    cuda = re.search(
+        r"built for CUDA, and no card the same \d+ processes shared ([\d,]+) MiB", page
+    )
+    disk = re.search(r"environment: ([\d.]+) GB of disk with the CPU build, ([\d.]+) GB", page)
+    assert cuda and disk
+    assert f"takes {disk[1]} GB of disk, and an idle service {ours[2]} MiB of memory" in text
+    assert f"{disk[2]} GB and {cuda[1]} MiB" in text
     assert f"{ours[1]} processes, {ours[2]} MiB" in text
     assert f"1 process, {theirs[1]} MiB" in text
 
