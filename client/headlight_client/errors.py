@@ -25,7 +25,7 @@ from headlight_client.formats import read_json
 
 INPUT_PLACE = re.compile(r"\b(inputs|right)\[([0-9]+)\]")  # how a detail names an input
 # fields of all error answers; others are facts
-PROBLEM_FIELDS = {"type", "title", "status", "code", "detail", "request_id", "errors"}
+PROBLEM_FIELDS = {"type", "title", "status", "code", "detail", "error", "request_id", "errors"}
 ID_HEADER = "x-request-id"  # has the request's id where the body has none
 RETRIED_STATUSES = {codes.TOO_MANY_REQUESTS, codes.BAD_GATEWAY, codes.SERVICE_UNAVAILABLE}
 RETRIED_STATUSES |= {codes.GATEWAY_TIMEOUT}
