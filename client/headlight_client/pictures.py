@@ -42,9 +42,12 @@ STYLE: dict[Any, Any] = {
 WORD_PIECE = re.compile("^(##|\u2581|\u0120)")  # marks of tokens, no part of their words
 # Of a map
 INK_COLOUR = "#76797e"  # as far from white as from black
-PALE = (0xF1, 0xF4, 0xF9)  # of a cell with a share of 0
-DEEP_BLUE, DEEP_BROWN = (0x0B, 0x3D, 0x91), (0x6A, 0x2A, 0x00)  # with a share of 1, and of -1
-DARKER_FROM = 0.67  # from this share on a cell's number is white
+# Colours of a cell from 0 to 1, and from 0 to -1, evenly apart: those of the service's page
+BLUES = ((255, 255, 255), (199, 220, 240), (108, 168, 210), (33, 104, 168), (8, 41, 92))
+ORANGES = ((255, 255, 255), (252, 221, 193), (246, 172, 107), (214, 108, 28), (120, 50, 5))
+DARK_INK, LIGHT_INK = "#0b0d10", "#ffffff"
+MIDDLE_LUMINANCE = 0.179  # above it dark ink is read more easily than white
+LEGEND_SHARES = (0.0, 0.05, 0.25, 0.5, 1.0)
 SMALL_SHARE = 0.05  # below this share a cell has no number
 MOST_TOKENS = 128  # along a side: 9,000 pixels
 MOST_LETTERS = 24  # of a label
@@ -139,15 +142,15 @@ def draw_map(
     rows: Sequence[str],
     columns: Sequence[str],
     values: Sequence[Sequence[float]],
-    largest: float = 1.0,
+    largest: float | None = None,
 ) -> Picture:
-    """Draw a map: a row for each query, a column for each key.
+    """Draw a map: a row for each query, a column for each key, and a legend of its colours.
 
     Args:
         rows, columns: what they stand for.
-        values: (rows, columns), such as shares that sum to 1 in each row; those below 0 have
-            another colour.
-        largest: value, with either sign, of the deepest colour.
+        values: (rows, columns).
+        largest: value, with either sign, of the deepest colour; those below 0 have another one.
+            Without it values are shares from 0 to 1, whose colour is that of their square root.
 
     Raises:
         ValueError: there are more rows or columns than a picture holds.
@@ -162,14 +165,30 @@ def draw_map(
         axes.tick_params(axis="x", rotation=90)
         for row, numbers in enumerate(values):
             for column, value in enumerate(numbers):
-                _draw_value(axes, column, row, value, value / largest)
+                small = abs(value) < SMALL_SHARE * (largest or 1.0)
+                _draw_value(axes, column, row, value, largest, numbered=not small)
+        _draw_legend(axes, len(rows) + 0.6, largest)
     return Picture(figure, transparent=True)
 
 
-def _draw_value(axes: "Axes", x: float, y: float, value: float, share: float) -> None:
-    """Draw the cell of a value at column x and row y, with its number unless it is small."""
+def _draw_legend(axes: "Axes", y: float, largest: float | None) -> None:
+    """Draw cells of some values at row y, each with its number."""
+    values = LEGEND_SHARES
+    if largest is not None:
+        values = (-largest, -largest / 2, 0.0, largest / 2, largest)
+    for column, value in enumerate(values):
+        _draw_value(axes, column, y, value, largest, numbered=True)
+    said = "share of its row" if largest is None else "what is added"
+    _draw_text(axes, len(values) + 0.3, y + 0.5, said, INK_COLOUR, size=8, ha="left")
+
+
+def _draw_value(
+    axes: "Axes", x: float, y: float, value: float, largest: float | None, *, numbered: bool
+) -> None:
+    """Draw the cell of a value at column x and row y."""
+    share = max(0.0, value) ** 0.5 if largest is None else value / largest
     _draw_square(axes, x, y, 1, share_colour(share), edgecolor=INK_COLOUR, linewidth=0.3)
-    if abs(share) >= SMALL_SHARE:
+    if numbered:
         _draw_text(axes, x + 0.5, y + 0.5, f"{value:.2f}", number_colour(share), size=8)
 
 
@@ -249,16 +268,25 @@ def label_units(tokens: Sequence[str | None], facts: Facts) -> list[str]:
 
 def share_colour(share: float) -> str:
     """Return the colour of a cell, #rrggbb, the deeper the larger its share, from -1 to 1."""
-    deepest = DEEP_BLUE if share >= 0 else DEEP_BROWN
-    mixed = (
-        round(pale + (deep - pale) * abs(share)) for pale, deep in zip(PALE, deepest, strict=True)
-    )
-    return "#" + "".join(f"{part:02x}" for part in mixed)
+    return "#" + "".join(f"{part:02x}" for part in _mix_colour(share))
 
 
 def number_colour(share: float) -> str:
     """Return the colour of the number in a cell, #rrggbb: white where the cell is dark."""
-    return "#ffffff" if abs(share) >= DARKER_FROM else "#0b0d10"
+    channels = [part / 255 for part in _mix_colour(share)]
+    linear = [
+        part / 12.92 if part <= 0.04 else ((part + 0.055) / 1.055) ** 2.4 for part in channels
+    ]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]  # WCAG 2.2's
+    return DARK_INK if luminance > MIDDLE_LUMINANCE else LIGHT_INK
+
+
+def _mix_colour(share: float) -> list[int]:
+    """Return the colour of a cell as red, green and blue, 0 to 255."""
+    ramp, place = BLUES if share >= 0 else ORANGES, min(1.0, abs(share)) * (len(BLUES) - 1)
+    low = min(len(ramp) - 2, int(place))
+    ends = zip(ramp[low], ramp[low + 1], strict=True)
+    return [round(start + (end - start) * (place - low)) for start, end in ends]
 
 
 class LegendLine(NamedTuple):

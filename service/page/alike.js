@@ -1,7 +1,7 @@
 // Why two texts are alike: the cosine of their vectors, shared out over pairs of words, exactly.
 
 import { ask } from "./api.js";
-import { button, choice, fixed, folded, make, refill, shaded, table, token } from "./dom.js";
+import { button, choice, fixed, folded, legend, make, refill, shaded, table, token } from "./dom.js";
 import { names, numbered, places } from "./session.js";
 
 const SMALLER = [413, 422]; // refusals of what is asked for, where the score alone may be answered
@@ -10,8 +10,8 @@ const MOST_IN_TABLE = 60;
 
 // What shares may be of, and what a cell then is
 const KINDS = {
-  layer: ["words in the last layer", "Each cell is what a pair of words adds to the score, in context: a word's vector in the last layer holds what it took from the others. The cells and the rest sum to the score."],
-  input: ["words as they go in", "Each cell is what a pair of words adds to the score by what goes into the model, before any word has seen another; the attention between them is kept as it was. The cells, what words have with biases, and the rest sum to the score. Which heads carry a pair is told of the last layer alone."],
+  layer: ["words in the last layer", "Each cell is what a pair of words adds to the score, in context: a word's vector in the last layer holds what it took from the others. The cells and the rest, which no pair of words carries, sum to the score."],
+  input: ["words as they go in", "Each cell is what a pair of words adds to the score by what goes into the model, before any word has seen another; the attention between them is kept as it was. The cells, what words have with biases, and the rest, which no pair of words carries, sum to the score. Which heads carry a pair is told of the last layer alone."],
 };
 
 // Orders of the heads by what they add to the score
@@ -73,8 +73,9 @@ function pairs({ matrix }, rows, columns, focus) {
 
 function matrix({ matrix, rest, bias = null, left_bias: left }, rows, columns) {
   const most = matrix.flat().reduce((a, b) => Math.max(a, Math.abs(b)), 0);
-  const fill = () => table(`What each pair adds; rest ${fixed(rest)}${bias === null ? "" : `, ${left ? "all biases" : "of which biases"} ${fixed(bias)}`}`, ["Text", ...columns], matrix.map((row, i) => [rows[i], ...row.map((share) => shaded(share, share / most))]));
-  return rows.length * columns.length <= MOST_IN_TABLE ** 2 ? fill() : folded("All pairs as a table", fill);
+  const fill = () => table(`What each pair adds; rest ${fixed(rest)}${bias === null ? "" : `, ${left ? "all biases" : "of which biases"} ${fixed(bias)}`}`, ["Text", ...columns], matrix.map((row, i) => [rows[i], ...row.map((share) => shaded(share, share / most))]), "Other text");
+  const explained = () => make("div", {}, fill(), legend("what a pair adds to the score", most));
+  return rows.length * columns.length <= MOST_IN_TABLE ** 2 ? explained() : folded("All pairs as a table", explained);
 }
 
 function shares({ left_share: left, right_share: right, left_bias: leftBias, right_bias: rightBias }, rows, columns) {

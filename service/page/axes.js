@@ -3,7 +3,7 @@
 import { make, token } from "./dom.js";
 import { thinned } from "./figure.js";
 
-const HALF = 6; // of a line of text, in pixels
+const LINE = 16; // of text, in pixels
 
 export class Axes {
   /** @param frame what holds the matrix, and is as large as it */
@@ -21,10 +21,10 @@ export class Axes {
   }
 
   draw() {
-    const count = this.names.length, cell = this.frame.clientWidth / count, every = thinned(cell);
+    const count = this.names.length, cell = this.frame.clientWidth / count, every = thinned(cell, LINE);
     if (!cell || (every === this.every && this.cell === cell)) return;
     Object.assign(this, { every, cell });
-    const shown = this.names.map((name, i) => [name, i]).filter(([, i]) => i % every === 0 && (count - i - 0.5) * cell >= HALF);
+    const shown = this.names.map((name, i) => [name, i]).filter(([, i]) => i % every === 0 && (count - i - 0.5) * cell >= LINE / 2);
     for (const [axis, lane, tracks] of [[this.down, "gridRow", "gridTemplateRows"], [this.across, "gridColumn", "gridTemplateColumns"]]) {
       axis.style[tracks] = `repeat(${count}, minmax(0, 1fr))`;
       axis.replaceChildren(...shown.map(([name, i]) => {

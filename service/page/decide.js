@@ -1,8 +1,9 @@
 // A question about a text: how likely each option is, on which words that rests, and what each option looked at.
 
 import { ask } from "./api.js";
-import { button, choice, fixed, folded, make, marked, refill, shade, shaded, table, token } from "./dom.js";
+import { button, choice, fixed, folded, legend, make, marked, refill, shaded, table, token } from "./dom.js";
 import { commands } from "./exports.js";
+import { DARKEST, equation, word, written } from "./words.js";
 
 // The kinds of question, and what the lines of the box of options are in each
 export const KINDS = {
@@ -14,7 +15,6 @@ const NAME = "asked"; // of the only question
 const BOXES = { state: "text", instructions: "other", criteria: "options" }; // of the form, by what refusals call what they hold
 const SAID = { true: "yes", false: "no" }; // of the API's names
 const PARTS = { state: "State", instructions: "Question", option: "Options" };
-const DARKEST = 0.75; // of the ramp of colours, for the strongest
 
 export const EXAMPLE = {
   text: "I found you through a magazine. Your staff is friendly, but there are two charges of 40 euros on my statement.",
@@ -90,10 +90,11 @@ function looked({ options, tokens, layers }, { name, called }) {
   const [[layer, heads]] = Object.entries(layers), rows = heads.map((head) => head[options.indexOf(name)]);
   const rowOf = (head) => rows[head] ?? tokens.map((_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
   const box = make("div"), title = `What '${called}' looked at`, show = (head) => {
-    const row = rowOf(head), most = Math.max(...row);
+    const row = rowOf(head).map((weight) => [weight, Math.sqrt(weight)]); // with its place on the scale of shares
     box.replaceChildren(
-      make("p", { className: "words" }, ...pieces(tokens).flatMap(([before, text], i) => [before, word(text, row[i], row[i] / most)])),
-      folded(`${title}, as a table`, () => table(title, ["Token", "weight"], tokens.map((one, i) => [token(one), shaded(row[i], row[i] / most)]))));
+      make("p", { className: "words" }, ...pieces(tokens).flatMap(([before, text], i) => [before, word(text, ...row[i])])),
+      legend("share of attention", undefined, DARKEST),
+      folded(`${title}, as a table`, () => table(title, ["Token", "weight"], tokens.map((one, i) => [token(one), shaded(row[i][0], DARKEST * row[i][1])]))));
   };
   show("mean");
   return [make("h3", {}, title),
@@ -110,36 +111,18 @@ function pieces(tokens) {
   });
 }
 
-/** A word in the colour of its share of the most, from -1 to 1. */
-function word(text, value, share) {
-  const element = make("span", { title: fixed(value) }, text);
-  shade(element, DARKEST * share);
-  return element;
-}
-
 /** On which words the first option is ahead of the second. */
 function rests({ first, second, margin, parts, special, rest }, state, calls) {
   const ordered = Object.keys(PARTS).flatMap((kind) => parts.filter(({ part }) => part === kind));
   const most = Math.max(...parts.flatMap(({ units }) => units.map(({ share }) => Math.abs(share))));
   const title = ({ part, name }) => (part === "option" ? `Option '${calls(name)}'` : PARTS[part]);
   const sums = Object.entries(PARTS).map(([kind, said]) => [said.toLowerCase(), parts.filter(({ part }) => part === kind).reduce((sum, { share }) => sum + share, 0)]);
-  const terms = [...sums, ["special tokens", special], ["rest", rest]].map(([said, share]) => `${share < 0 ? "\u2212" : "+"} ${fixed(Math.abs(share))} ${said}`);
   const fill = () => table("What each word adds to the margin", ["Word", "in", "adds"], ordered.flatMap((part) => part.units.map(({ text, share }) => [make("bdi", {}, text), title(part), shaded(share, (DARKEST * share) / most)])));
   return [
     make("p", { className: "words" }, `The margin of '${calls(first)}' over '${calls(second)}' is ${fixed(margin)}, the difference of their logits. Each word pulls `, word(`toward '${calls(first)}'`, most, 1), " or ", word(`toward '${calls(second)}'`, -most, -1), "."),
-    make("p", { className: "equation" }, `${fixed(margin)} = ${terms.join(" ").replace(/^\+ /, "")}`),
-    make("dl", { className: "words" }, ...ordered.flatMap((part) => [make("dt", {}, `${title(part)}: ${fixed(part.share)}`), make("dd", { dir: "auto" }, ...written(part, state, most))])),
+    equation(margin, [...sums, ["special tokens", special], ["rest", rest]]),
+    make("p", { className: "note" }, "Special tokens are marks such as [CLS] around the texts; the rest is what biases add."),
+    make("dl", { className: "words" }, ...ordered.flatMap((part) => [make("dt", {}, `${title(part)}: ${fixed(part.share)}`), make("dd", { dir: "auto" }, ...written(part.units, part.part === "state" ? state : "", most))])),
+    legend("what a word adds to the margin", most, DARKEST),
     folded("All words as a table", fill)];
-}
-
-/** A part's words in their places, with what stands between them where it is known. */
-function written({ part, units }, state, most) {
-  const letters = Array.from(part === "state" ? state : ""), known = units.every(({ text, characters }) => letters.slice(...characters).join("") === text);
-  let here = 0;
-  const pieces = units.flatMap(({ text, characters: [from, to], share }) => {
-    const before = known ? letters.slice(here, from).join("") : here && here < from ? " " : "";
-    here = to;
-    return [before, word(text, share, share / most)];
-  });
-  return [...pieces, known ? letters.slice(here).join("") : ""];
 }

@@ -33,12 +33,13 @@ export function choice(label, options, value, change) {
   return make("label", {}, label, select);
 }
 
-/** Makes a table whose first column names its rows. */
-export function table(caption, columns, rows) {
+/** Makes a table whose first column names its rows; `over` stands over the other columns' names. */
+export function table(caption, columns, rows, over) {
   const head = make("tr", {}, ...columns.map((name) => make("th", { scope: "col" }, name)));
+  const group = over ? [make("tr", {}, make("td"), make("th", { scope: "colgroup", colSpan: columns.length - 1, className: "over" }, over))] : [];
   const body = rows.map(([name, ...cells]) =>
     make("tr", {}, make("th", { scope: "row" }, name), ...cells.map((cell) => (cell instanceof Element && cell.tagName === "TD" ? cell : make("td", {}, cell)))));
-  return scrolled(caption, make("table", {}, make("caption", {}, caption), make("thead", {}, head), make("tbody", {}, ...body)));
+  return scrolled(caption, make("table", {}, make("caption", {}, caption), make("thead", {}, ...group, head), make("tbody", {}, ...body)));
 }
 
 /** Copies a text, where it can: the clipboard needs HTTPS or localhost. */
@@ -118,16 +119,40 @@ export const printed = (share) => `rgb(${colour(Math.abs(share), share < 0 ? LES
 
 /** Colours a cell of a table by a share from -1 to 1, with ink that can be read on it; in the reader's theme, also of a page that is kept. */
 export function shade(element, share) {
-  const both = (share < 0 ? [LESS_LIGHT, LESS_DARK] : [LIGHT, DARK]).map((ramp) => colour(Math.abs(share), ramp));
-  element.style.background = `light-dark(${both.map((channels) => `rgb(${channels.join(" ")})`)})`;
-  element.style.color = `light-dark(${both.map((channels) => (luminance(...channels) > 0.179 ? "#000" : "#fff"))})`;
+  element.style.background = shadeOf(share);
+  element.style.color = `light-dark(${inThemes(share).map((channels) => (luminance(...channels) > 0.179 ? "#000" : "#fff"))})`;
 }
+
+/** The colour of a share in both themes, as [red, green, blue] each, and as CSS. */
+const inThemes = (share) => (share < 0 ? [LESS_LIGHT, LESS_DARK] : [LIGHT, DARK]).map((ramp) => colour(Math.abs(share), ramp));
+const shadeOf = (share) => `light-dark(${inThemes(share).map((channels) => `rgb(${channels.join(" ")})`)})`;
 
 /** Makes a number's cell in a table, coloured by a share. */
 export function shaded(value, share) {
   const cell = make("td", { className: "shade" }, fixed(value));
   shade(cell, share);
   return cell;
+}
+
+export const TICKS = [0, 0.05, 0.25, 0.5, 1]; // of the scale of shares
+
+/**
+ * Makes the legend of a map: its colours, with numbers, and what these are.
+ * @param largest of other numbers than shares, whose colour is that of their square root: the one of the deepest colour, with either sign
+ * @param deepest how far along the ramp the deepest colour lies
+ * @param least 0 where what is less than nothing has no colour
+ */
+export function legend(unit, largest, deepest = 1, least = -largest) {
+  const linear = largest !== undefined, ticks = (linear ? [...new Set([least, 0, largest])] : TICKS).map((value) => [value, String(Number(value.toPrecision(3)))]);
+  const at = (value) => (linear ? (value - least) / (largest - least || 1) : Math.sqrt(value)), from = least < 0 ? -1 : 0;
+  const bar = make("span", { className: "ramp" }), numbers = make("span", { className: "ticks" });
+  bar.style.background = `linear-gradient(to right, ${Array.from({ length: 17 }, (_, i) => shadeOf(deepest * (from + ((1 - from) * i) / 16))).join(", ")})`;
+  for (const [value, text] of ticks) {
+    const tick = make("span", {}, text);
+    tick.style.left = `calc(2rem + ${at(value)} * (100% - 4rem))`; // the ramp has as much room at both ends
+    numbers.append(tick);
+  }
+  return make("div", { className: "legend", role: "group", "aria-label": `Legend: ${unit}` }, make("span", { className: "scale" }, bar, numbers), make("span", {}, unit));
 }
 
 /** Makes an element of SVG. */
@@ -144,23 +169,23 @@ function luminance(...channels) {
 }
 
 const LEVELS = 255;
-// Each level's colour as a pixel, of both themes
-const [LIGHT_PIXELS, DARK_PIXELS] = [LIGHT, DARK].map((ramp) => {
-  const bytes = new Uint8ClampedArray(4 * (LEVELS + 1));
-  for (let level = 0; level <= LEVELS; level++) bytes.set([...colour(level / LEVELS, ramp), 255], 4 * level);
+// Each level's colour as a pixel, from -LEVELS to LEVELS, of both themes
+const [LIGHT_PIXELS, DARK_PIXELS] = [[LIGHT, LESS_LIGHT], [DARK, LESS_DARK]].map(([ramp, less]) => {
+  const bytes = new Uint8ClampedArray(4 * (2 * LEVELS + 1));
+  for (let level = -LEVELS; level <= LEVELS; level++) bytes.set([...colour(Math.abs(level) / LEVELS, level < 0 ? less : ramp), 255], 4 * (level + LEVELS));
   return new Uint32Array(bytes.buffer);
 });
 const painted = new WeakMap(); // what each canvas shows
 
-/** Paints a matrix into a canvas, one pixel a value; the square root of a share shows small ones, too. */
+/** Paints a matrix into a canvas, one pixel a value, in the colour that `scale` gives it, from -1 to 1; the square root of a share shows small ones, too. */
 export function paint(canvas, { values, rows, columns }, scale = Math.sqrt, levels = dark.matches ? DARK_PIXELS : LIGHT_PIXELS) {
   painted.set(canvas, [{ values, rows, columns }, scale]);
   canvas.width = columns;
   canvas.height = rows;
   const image = new ImageData(columns, rows), out = new Uint32Array(image.data.buffer);
   for (let i = 0; i < values.length; i++) {
-    const level = (LEVELS * scale(values[i]) + 0.5) | 0; // of NaN, 0
-    out[i] = levels[level < 0 ? 0 : level > LEVELS ? LEVELS : level];
+    const level = Math.round(LEVELS * scale(values[i])) || 0; // of NaN, 0
+    out[i] = levels[Math.max(-LEVELS, Math.min(LEVELS, level)) + LEVELS];
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
 }

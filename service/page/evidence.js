@@ -1,7 +1,7 @@
 // What in a document carries its score for a query: marked in its text, in order, next to a control.
 
 import { ask } from "./api.js";
-import { button, choice, copied, fixed, make, refill, scrolled, shade } from "./dom.js";
+import { button, choice, copied, fixed, legend, make, refill, scrolled, shade } from "./dom.js";
 import { commands } from "./exports.js";
 import { tell } from "./said.js";
 
@@ -32,6 +32,7 @@ export function draw(section, { request, answer }, view, change) {
     make("p", { className: "bar" }, make("output", { "aria-label": "Score", className: "score" }, fixed(result.score)), "score of the document for the query"),
     make("p", {}, control(result, request.unit)),
     scrolled("The document with its evidence", make("blockquote", { className: "whole", dir: "auto" }, ...pieces(document, ranked, marks))),
+    legend("share, as in the list below; of 0 and less no colour", Math.max(0, ranked[0]?.share ?? 0), DARKEST, 0),
     make("h3", {}, "Strongest first"), list(ranked, marks),
     make("p", { className: "note" }, meaning(result, request)),
     make("h3", {}, "Shortened"), ...shortened(result.pruned, view, change),
@@ -96,7 +97,7 @@ function seen(mark) {
 function meaning({ method, rest }, { unit }) {
   if (method === "alone") return `Each share is the score of that ${unit} by itself.`;
   if (method === "occlusion") return "A share is what the score loses without it alone, so shares need not sum to the score.";
-  return `Each share is what that ${unit} adds to the score. The rest adds ${fixed(rest)}; all sum to the score.`;
+  return `Each share is what that ${unit} adds to the score. The rest adds ${fixed(rest)}: all that is not marked. All sum to the score.`;
 }
 
 /** The document with only its strongest units, to be copied. */

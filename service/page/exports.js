@@ -16,17 +16,24 @@ export function drawWhole(section, taken) {
   section.replaceChildren(make("h2", {}, "Export"), make("div", { className: "bar" }, ...whole(taken)));
 }
 
-/** Draws the buttons of heads; `taken` gives {heads: [Head]} too. */
+/** Draws the buttons of heads; `taken` gives {heads: [Head]} too. What it returns turns on those that can act by now. */
 export function draw(section, taken) {
   const first = () => taken().heads.find((head) => head.map);
-  const needs = (act) => ({ target }) => (first() ? act(first(), target) : tell(target, "Open a head first."));
+  const needs = (act) => ({ target }) => act(first(), target);
   const [box, copyCurl] = commands();
-  section.hidden = false;
-  section.replaceChildren(make("h2", {}, "Export"), make("div", { className: "bar" },
+  const ofHead = [
     ...["matrix", "lines"].flatMap((kind) => pictures(kind, ` of the ${kind}`, (save) => needs((head) => save(head, head.words(), `${head.name}-${kind}`)))),
-    button("CSV of the matrix", needs(({ name, labels, map }) => saved(csv(labels, labels, map.values), "text/csv", `${name}.csv`))),
-    ...whole(taken),
-    button("Copy curl", needs((head, target) => copyCurl(target, "v1/encode", head.map.request)))), box);
+    button("CSV of the matrix", needs(({ name, labels, map }) => saved(csv(labels, labels, map.values), "text/csv", `${name}.csv`)))];
+  const copy = button("Copy curl", needs((head, target) => copyCurl(target, "v1/encode", head.map.request)));
+  const missing = make("p", { className: "note" }, "Pictures, CSV and curl are of an open head.");
+  section.hidden = false;
+  section.replaceChildren(make("h2", {}, "Export"), make("div", { className: "bar" }, ...ofHead, ...whole(taken), copy), missing, box);
+  const turn = () => {
+    missing.hidden = !!first();
+    for (const control of [...ofHead, copy]) control.disabled = !first();
+  };
+  turn();
+  return turn;
 }
 
 /**

@@ -2,7 +2,7 @@
 // on white, in one theme's colours whatever the reader's is.
 
 import { stroke } from "./columns.js";
-import { draw, marked, printed } from "./dom.js";
+import { draw, fixed, marked, printed, TICKS } from "./dom.js";
 
 const INK = "#1c2430", PALE = "#566070", ACCENT = "#1f5fae";
 const MARGIN = 24, LINE = 18; // pixels
@@ -11,7 +11,6 @@ const SAYING = { "font-size": 13, "font-family": "sans-serif" };
 const LEAST_WIDTH = 520; // so that a text has room next to few tokens
 const LONGEST = 24; // characters of a token; what is longer ends in an ellipsis
 const SIDE = 480, CELL = [4, 40]; // of a matrix, and the least and largest of its cells
-const TICKS = [0, 0.05, 0.25, 0.5, 1]; // of the scale
 const LARGEST = 16_000; // of a bitmap's side, which browsers draw
 
 const ruler = document.createElement("canvas").getContext("2d");
@@ -75,7 +74,7 @@ function matrix({ map: { names, values } }) {
 function why({ row, keys, parts }) {
   const values = parts.flatMap(({ scores }) => scores), most = Math.max(...values.map(Math.abs));
   const { notes, ...drawn } = grid(parts.map(({ name }) => name), keys, "parts", values.map((value) => value !== null && printed(value / most)));
-  return { ...drawn, notes: [`What each part adds to the scores of ${short(row)}, less its mean: blue up to ${most.toFixed(1)}, orange down to -${most.toFixed(1)}.`, ...notes], scaled: false };
+  return { ...drawn, notes: [`What each part adds to the scores of ${short(row)}, less its mean.`, ...notes], most };
 }
 
 /** The lines of the token in focus, or of all. */
@@ -94,12 +93,13 @@ function lines(head) {
   return { group, width: 2 * edge + gap + 22, height: step * names.length, notes: [`What ${all ? "each token" : short(names[here])} ${head.direction()}.`] };
 }
 
-/** What a colour stands for; the square root of a share shows small ones, too. */
-function scale(unit) {
-  const group = draw("g", {}), width = 256, steps = 64, at = (share) => width * Math.sqrt(share);
-  for (let i = 0; i < steps; i++) group.append(draw("rect", { x: (i * width) / steps, y: 0, width: width / steps, height: 10, fill: printed(i / (steps - 1)), "shape-rendering": "crispEdges" }));
+/** What a colour stands for: a share, the square root of which shows small ones, too; or a number with its sign, up to `most`. */
+function scale(unit, most) {
+  const group = draw("g", {}), width = 256, steps = 64, ticks = most === undefined ? TICKS.map((tick) => [Math.sqrt(tick), String(tick)]) : [[0, fixed(-most, 1)], [0.5, "0"], [1, fixed(most, 1)]];
+  const share = (i) => (most === undefined ? i / (steps - 1) : (2 * i) / (steps - 1) - 1);
+  for (let i = 0; i < steps; i++) group.append(draw("rect", { x: (i * width) / steps, y: 0, width: width / steps, height: 10, fill: printed(share(i)), "shape-rendering": "crispEdges" }));
   group.append(draw("rect", { x: 0, y: 0, width, height: 10, fill: "none", stroke: PALE, "stroke-width": 0.5 }));
-  for (const tick of TICKS) group.append(written(String(tick), { x: at(tick), y: 23, "text-anchor": tick ? "middle" : "start", "font-size": 11, "font-family": "sans-serif", fill: INK }));
+  for (const [place, tick] of ticks) group.append(written(tick, { x: width * place, y: 23, "text-anchor": place ? "middle" : "start", "font-size": 11, "font-family": "sans-serif", fill: INK }));
   group.append(written(unit, { x: width + 12, y: 10, fill: INK, ...SAYING }));
   return group;
 }
@@ -124,7 +124,7 @@ export function figure(kind, head, { title, how, unit, texts, model }) {
   for (const text of broken(title, { "font-size": 17, "font-family": "sans-serif" }, room)) line(text, { "font-size": 17, "font-family": "sans-serif", "font-weight": "bold", fill: INK });
   for (const text of [...texts, ...how].flatMap((text) => broken(text, style, room))) line(text, style);
   put(part.group, part.height);
-  if (part.scaled !== false) put(scale(unit), 24);
+  put(scale(part.most === undefined ? unit : "part of a score", part.most), 24);
   for (const text of [...part.notes, model].flatMap((text) => broken(text, style, room))) line(text, { ...style, fill: PALE });
   const [width, height] = [Math.ceil(room + 2 * MARGIN), Math.ceil(y + MARGIN)];
   for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) root.setAttribute(name, value);

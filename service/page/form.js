@@ -12,7 +12,17 @@ const COMPARED = [
   EXAMPLE,
 ].map(([text, other]) => ({ text, other, together: text === EXAMPLE[0] ? "evidence" : "compare" }));
 const EXAMPLES = [...COMPARED, decide.EXAMPLE];
-export const FIRST = EXAMPLES[1];
+// What is drawn at first sight, by the first of a model's tasks that is here
+const FIRST = [
+  ["decide", decide.EXAMPLE],
+  ["rerank", { text: "Why did the dog eat the food?", other: COMPARED[1].text, together: "pair" }],
+  ["zero_shot", { text: COMPARED[1].text, other: "The dog was not fed", together: "pair" }],
+  ["classify", { ...COMPARED[1], other: "" }],
+];
+let tasks = []; // of the model, once it is known
+
+/** What is drawn at first sight. */
+export const first = () => FIRST.find(([task]) => tasks.includes(task))?.[1] ?? COMPARED[1];
 
 const together = () => document.querySelector("input[name=together]:checked").value;
 
@@ -24,23 +34,29 @@ export function fill({ text, other, together, kind = "choice", options = "" }) {
   at("other").value = other;
   at("kind").value = kind;
   at("options").value = options;
-  document.querySelector(`input[name=together][value=${together}]`).checked = true;
+  document.querySelector(`input[name=together][value=${tasks.includes("classify") && together === "compare" ? "pair" : together}]`).checked = true;
   label();
 }
 
 /** Calls the texts what they are to each other. */
 function label() {
-  const evidence = together() === "evidence", deciding = together() === "decide";
-  document.querySelector("label[for=text]").textContent = evidence ? "Query" : deciding ? "State" : "Text";
-  document.querySelector("label[for=other]").textContent = evidence ? "Document" : deciding ? "Question" : "Other text";
+  const evidence = together() === "evidence", deciding = together() === "decide", ranked = evidence || (together() === "pair" && tasks.includes("rerank"));
+  document.querySelector("label[for=text]").textContent = ranked ? "Query" : deciding ? "State" : "Text";
+  document.querySelector("label[for=other]").textContent = ranked ? "Document" : deciding ? "Question" : "Other text";
   document.querySelector("label[for=options]").textContent = decide.KINDS[at("kind").value];
   at("other").rows = evidence ? 8 : 2;
   at("question").hidden = !deciding;
 }
 
-/** Offers to decide, where the model has a task for it. */
-export function offer(tasks) {
-  for (const element of document.querySelectorAll(".deciding")) element.hidden = !["decide", "zero_shot"].some((task) => tasks.includes(task));
+/** Offers what a model of these tasks does: to decide, or to classify in place of comparing vectors, which it has not. */
+export function offer(known) {
+  tasks = known;
+  const classifies = tasks.includes("classify"), show = (kind, shown) => document.querySelectorAll(kind).forEach((element) => (element.hidden = !shown));
+  show(".deciding", ["decide", "zero_shot"].some((task) => tasks.includes(task)));
+  show(".comparing", !classifies);
+  show(".classifying", classifies);
+  if (classifies && together() === "compare") document.querySelector("input[name=together][value=pair]").checked = true;
+  label();
 }
 
 /** Makes it work; `show` is called when the reader presses Show, or an example. */
@@ -51,7 +67,7 @@ export function open(show) {
   };
   for (const control of [...document.getElementsByName("together"), at("kind")]) control.onchange = label;
   for (const box of [at("text"), at("other")]) {
-    for (const event of ["focus", "click"]) box.addEventListener(event, () => FIRST[box.id] === box.value && box.select(), { once: true }); // who writes, writes over it
+    for (const event of ["focus", "click"]) box.addEventListener(event, () => first()[box.id] === box.value && box.select(), { once: true }); // who writes, writes over it
   }
   for (const example of EXAMPLES) {
     const { text, other, together } = example;

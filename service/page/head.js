@@ -1,6 +1,6 @@
 // One head, close: lines between its tokens, its matrix, its equation, and the same as a table.
 
-import { button, fixed, folded, make, paint, shaded, table, token } from "./dom.js";
+import { button, fixed, folded, legend, make, paint, shaded, table, token } from "./dom.js";
 import { cosine, gated, mapOf, numbered, place } from "./session.js";
 import { about } from "./overview.js";
 import { Axes } from "./axes.js";
@@ -22,7 +22,7 @@ export class Head {
   /**
    * @param session what was asked
    * @param focus {place}: the token in focus, shared by all heads that are open
-   * @param actions close(name), refocus(place, chosen), leads(head), failed(error, place)
+   * @param actions close(name), refocus(place, chosen), leads(head), failed(error, place); changed() when its map comes or goes
    */
   constructor(session, focus, actions) {
     Object.assign(this, { session, focus, actions, view: null });
@@ -31,6 +31,7 @@ export class Head {
     this.canvas.onpointermove = (event) => this.map && this.point(event);
     this.canvas.onclick = (event) => this.map && this.tap(event);
     this.said = make("p", { className: "value" });
+    this.legend = make("div");
     this.columns = new Columns((place) => this.refocus(place), (place) => this.map && this.tell(...this.sided(place)));
     this.mark = make("i", { className: "mark" });
     this.axes = new Axes(make("div", { className: "frame" }, this.canvas, this.mark));
@@ -40,7 +41,7 @@ export class Head {
     this.columns.name(session.names);
     this.region = make("section", { className: "head" }, this.heading,
       make("div", { className: "look" }, this.columns.box,
-        make("div", { className: "matrix" }, this.axes.box, this.said), this.mixture),
+        make("div", { className: "matrix" }, this.axes.box, this.legend, this.said), this.mixture),
       this.why.box, this.exact);
   }
 
@@ -70,6 +71,7 @@ export class Head {
 
   small() {
     paint(this.canvas, this.info.map);
+    this.legend.replaceChildren(legend("share of attention"));
     this.canvas.ariaLabel = `The map of ${this.name}, pooled`;
     this.said.textContent = "The small map, enlarged; the exact values are loading.";
   }
@@ -81,6 +83,7 @@ export class Head {
     const kept = this.session.maps.get(this.name, asked);
     if (kept) return this.show(kept);
     this.map = null;
+    this.actions.changed();
     this.region.ariaBusy = "true";
     this.small();
     await painted(); // first the picture, then what it takes of the processor to ask for the exact one
@@ -104,9 +107,11 @@ export class Head {
 
   show(map) {
     this.map = map;
+    this.actions.changed();
     this.labels = map.labels ??= numbered(map.names);
     this.numbers = null;
     paint(this.canvas, { values: map.values, rows: map.size, columns: map.size });
+    this.legend.replaceChildren(legend(this.unit()));
     this.canvas.ariaLabel = `The map of ${this.name}: queries down, keys across; the table below has its values`;
     this.reveal(true);
     this.columns.name(map.names);
@@ -143,10 +148,14 @@ export class Head {
 
   /** What stands around a figure of it: its name and role, how it is looked at, and what its numbers are. */
   words() {
-    const { specials, level, weight } = this.view, how = [...(level === "word" ? ["by words"] : []), ...(SPECIALS[specials] ?? [])];
+    const { specials, level } = this.view, how = [...(level === "word" ? ["by words"] : []), ...(SPECIALS[specials] ?? [])];
     const known = this.info.role ? `, role ${this.info.role}` : "", { text, pair } = this.session.item;
-    const unit = weight === "value_norm" ? "share of the values' norms" : "share of attention";
-    return { title: `Head ${this.name}${known}`, how: how.length ? [how.join(", ")] : [], unit, texts: [text, ...(pair ? [pair] : [])] };
+    return { title: `Head ${this.name}${known}`, how: how.length ? [how.join(", ")] : [], unit: this.unit(), texts: [text, ...(pair ? [pair] : [])] };
+  }
+
+  /** What its numbers are. */
+  unit() {
+    return this.view.weight === "value_norm" ? "share of the values' norms" : "share of attention";
   }
 
   direction() {
@@ -239,7 +248,8 @@ export class Head {
     const most = order[0], own = fixed(row[here], 2);
     const dominated = most === here ? "its own value dominates" : `dominated by ${this.labels[most]} (own share ${own})`;
     const unit = this.view.weight === "value_norm" ? "Shares of the values' norms" : "Shares of attention";
-    return make("div", {}, make("p", { className: "equation" }, make("bdi", {}, `Z_${this.labels[here]} = ${sum}`)), make("p", { className: "note" }, `${unit}: ${dominated}.`));
+    const others = order.length > 6 ? " The rest: all other tokens." : "";
+    return make("div", {}, make("p", { className: "equation" }, make("bdi", {}, `Z_${this.labels[here]} = ${sum}`)), make("p", { className: "note" }, `${unit}: ${dominated}.${others}`));
   }
 
   /** A slider that scales the head, and how far the encoding moves. */

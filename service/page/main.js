@@ -9,6 +9,7 @@ import { open } from "./session.js";
 import { tell, wait } from "./said.js";
 import * as address from "./address.js";
 import * as alike from "./alike.js";
+import * as classes from "./classes.js";
 import * as decide from "./decide.js";
 import * as dominance from "./dominance.js";
 import * as evidence from "./evidence.js";
@@ -23,7 +24,7 @@ const told = { model: false, tasks: [], ranks: texts.draw(at("texts"), failed) }
 const overview = new Overview(at("overview"), ordered, toggle);
 const pipeline = new Pipeline(at("pipeline"), failed);
 let asked = 0; // of the presses of Show; what an earlier one brings is not drawn
-let refocusDominance = () => {};
+let refocusDominance = () => {}, refreshExports = () => {};
 
 const say = (text, bad = false) => {
   at("status").textContent = text;
@@ -66,18 +67,21 @@ async function show(given = form.read(), kept = true) {
   Object.assign(shown, given);
   useKey(at("key").value);
   if (!told.model) introduce();
-  const { text, other } = shown, pair = other && shown.together === "pair";
+  const { text, other } = shown, classifies = told.tasks.includes("classify"), pair = other && (classifies || shown.together === "pair");
   for (const output of at("ask").querySelectorAll("output.said")) output.remove();
   if (!text) return say("Enter a text first.", true);
   if (shown.together === "evidence" && !other) return say("Enter a document first.", true);
   if (kept) address.write(shown);
   say("Loading\u2026");
   for (const id of ["evidence", "decide"]) if (id !== shown.together) at(id).replaceChildren();
+  if (["evidence", "decide"].includes(shown.together)) at("classes").replaceChildren();
   if (shown.together === "evidence") return mark(turn);
   if (shown.together === "decide") return instead(turn, "decide", decide.find(shown, told.tasks), decide.draw, (section) => section.replaceChildren());
   const began = performance.now();
   Object.assign(shown, { of: "text", alike: null, compared: !!other && !pair });
   if (!shown.compared) hideAlike();
+  if (classifies) classify(turn, pair ? { text, pair: other } : { text });
+  else at("classes").replaceChildren();
   at("overview").ariaBusy = "true";
   shown.likened = shown.compared && compare(turn);
   shown.drawn = open(pair ? { text, pair: other } : { text }).then((opened) => {
@@ -102,6 +106,14 @@ async function show(given = form.read(), kept = true) {
 async function mark(turn) {
   const { text, other, view } = shown;
   await instead(turn, "evidence", evidence.find(text, other, view, told.tasks), (section, found) => evidence.draw(section, found, view, remark), (section) => evidence.clear(section, view, remark));
+}
+
+/** Says what the model's classes score, whether the heads come or not. */
+function classify(turn, item) {
+  const section = at("classes");
+  shown.classes = null;
+  const draw = (found) => classes.draw(section, (shown.classes = found), told.tasks.includes("rerank"));
+  return fill(section, () => turn === asked, classes.find(item), draw, () => section.replaceChildren());
 }
 
 /** Draws a view in the place of the heads. */
@@ -185,7 +197,7 @@ function draw() {
   shown.open = [];
   details();
   const asked = [shown.text, shown.other];
-  exports.draw(at("exports"), () => ({ texts: asked, heads: shown.open, answers: { ...session.answers, alike: shown.alike, found: Object.fromEntries(overview.found) } }));
+  refreshExports = exports.draw(at("exports"), () => ({ texts: asked, heads: shown.open, answers: { ...session.answers, alike: shown.alike, classes: shown.classes, found: Object.fromEntries(overview.found) } }));
 }
 
 /** Tells the heads' roles in all that is shown, once they are there or do not come. */
@@ -230,6 +242,7 @@ function details() {
   else if (!at("looks").hasChildNodes()) at("looks").append(looks());
   arrange(at("details"), shown.open.map(({ region }) => region));
   for (const head of fresh) head.load(shown.view);
+  refreshExports();
 }
 
 /** Makes the choices of how all open heads are shown. */
@@ -249,7 +262,7 @@ function looks() {
 }
 
 // A head that is opened leads to its strongest token, until the reader chooses one
-const actions = { close, refocus, failed, leads: (head) => !shown.focus.chosen && head === shown.open.at(-1) };
+const actions = { close, refocus, failed, changed: () => refreshExports(), leads: (head) => !shown.focus.chosen && head === shown.open.at(-1) };
 
 /** Closes a head; who goes on with the keyboard is at its map again. */
 function close(name) {
@@ -280,6 +293,7 @@ async function rank(order, asking, control) {
     if (turn !== asked) return false;
     overview.rank(order, found);
     const said = `Heads sorted by what each ${found.title}.`;
+    for (const output of document.querySelectorAll("output.said")) if (output.textContent.startsWith("Heads sorted")) output.remove(); // they are no more
     control ? tell(control, said) : say(said);
     overview.cells[0].focus();
     return true;
@@ -329,8 +343,8 @@ const drawn = () => shown.drawn.then(() => true, () => false);
 /** Draws an example for who comes without a text, as the service computes it; the address stays as it is. */
 function begin() {
   if (!told.model || asked || shown.text || form.read().text || form.read().other) return; // without a key nothing is computed
-  form.fill(form.FIRST);
-  show(form.FIRST, false);
+  form.fill(form.first());
+  show(form.read(), false);
 }
 
 /** Fills the boxes with what the address holds; nothing is sent before the reader presses Show. */

@@ -1,6 +1,6 @@
 // The grid of all heads: a small map each, its role, and what it contributes to its layer.
 
-import { choice, fixed, folded, make, more, paint, refill, refusal, table } from "./dom.js";
+import { choice, fixed, folded, legend, make, more, paint, refill, refusal, table } from "./dom.js";
 
 export const ORDERS = {
   place: ["layer and head", (head) => head.layer * 1000 + head.head],
@@ -13,6 +13,8 @@ export const ORDERS = {
   sep: ["looks at separators", (head) => -head.stats.sep],
   distance: ["looks far", (head) => -head.stats.distance],
 };
+// What roles mean, where their names do not say it
+const MEANT = { "delimiter sink": "looks at special tokens", broad: "looks everywhere alike", previous: "looks at the token before", next: "looks at the token after", self: "looks at itself", positional: "looks at a fixed distance" };
 const WAITING = "The heads' roles are not available yet: the service may still be measuring them.";
 const COLUMNS = ["contribution", "entropy", "previous", "next", "self", "cls", "sep", "distance"];
 
@@ -81,7 +83,7 @@ export class Overview {
     this.roles.append(...this.options());
     this.roles.value = this.role;
     this.notes = make("div", {}, ...this.missing());
-    const meaning = this.ranked() ? [make("p", { className: "note" }, this.ranked().meaning)] : [];
+    const meaning = [...this.found.values()].map(({ title, meaning }) => make("p", { className: "note" }, this.found.size > 1 ? `What each ${title}: ${meaning}` : meaning));
     this.twin = this.folded(false);
     this.said = make("p", { className: "note help" }, "Arrow keys move, Enter opens a head, Shift and Enter opens it next to the others.");
     const grid = this.grid();
@@ -91,13 +93,13 @@ export class Overview {
         choice("Order", orders, this.order, redraw("order")),
         role,
         ...this.more),
-      ...meaning, this.notes, more(grid, grid.children), grid, this.said, this.twin);
+      ...meaning, this.notes, more(grid, grid.children), grid, legend("share of attention in each small map, queries down, keys across; of long texts, pooled"), this.said, this.twin);
   }
 
   /** The roles that heads have, to choose from. */
   options() {
     const roles = this.waits() ? [] : [...new Set(this.session.all.map(roleOf))].sort();
-    return ["all", ...roles].map((role) => make("option", { value: role }, role));
+    return ["all", ...roles].map((role) => make("option", { value: role }, named(role)));
   }
 
   waits() {
@@ -123,7 +125,11 @@ export class Overview {
     const first = this.cells.find((cell) => this.chosen.includes(cell.dataset.head)) ?? this.cells[0];
     if (first) first.tabIndex = 0;
     const rows = [];
-    for (let i = 0; i < heads.length; i += width) rows.push(make("div", { role: "row" }, ...this.cells.slice(i, i + width)));
+    for (let i = 0; i < heads.length; i += width) {
+      const layer = `L${heads[i].layer}`, whole = this.order === "place" && this.role === "all";
+      const heading = whole ? [make("span", { role: "rowheader", "aria-label": `Layer ${heads[i].layer}` }, layer)] : [];
+      rows.push(make("div", { role: "row" }, ...heading, ...this.cells.slice(i, i + width)));
+    }
     return make("div", { role: "grid", "aria-label": "Heads", "aria-multiselectable": "true", onkeydown: (event) => this.key(event, width) }, ...rows);
   }
 
@@ -140,7 +146,7 @@ export class Overview {
     cell.dataset.head = head.name;
     this.tell(cell, head);
     cell.onclick = (event) => this.open(cell, event.shiftKey || event.ctrlKey || event.metaKey);
-    cell.onfocus = () => (this.said.textContent = this.sentence(head));
+    cell.onfocus = cell.onpointerenter = () => (this.said.textContent = this.sentence(head));
     return cell;
   }
 
@@ -183,11 +189,14 @@ export class Overview {
   }
 }
 
+/** A role, and what it means where its name does not say it. */
+const named = (role) => (role in MEANT ? `${role}: ${MEANT[role]}` : role);
+
 const roleOf = ({ role }) => (role === undefined ? "not known" : role ?? "none");
 
 /** What is known of a head, in words. */
 export function about({ role, mechanism, stats }) {
-  const roles = role === undefined ? "role not known" : role ? `role ${role}` : "no role";
-  const by = mechanism ? [`goes by ${mechanism.query}\u2192${mechanism.key} (${fixed(mechanism.share, 2)} of how its scores vary; with shuffled weights up to ${fixed(mechanism.control, 2)})`] : [];
+  const roles = role === undefined ? "role not known" : role ? `role ${role}${role in MEANT ? ` (${MEANT[role]})` : ""}` : "no role";
+  const by = mechanism ? [`goes by ${mechanism.query}\u2192${mechanism.key} (${fixed(mechanism.share, 2)} of how its scores vary comes from these parts of query and key; with shuffled weights up to ${fixed(mechanism.control, 2)})`] : [];
   return [roles, ...by, ...(stats ? [`contribution ${fixed(stats.contribution)}, entropy ${fixed(stats.entropy)} nats`] : [])];
 }

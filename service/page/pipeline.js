@@ -1,7 +1,7 @@
 // One layer, step by step: every intermediate that POST /v1/explain gives, with its shape and values.
 
 import { ask } from "./api.js";
-import { button, choice, fixed, make, paint, refill, table } from "./dom.js";
+import { button, choice, fixed, legend, make, paint, refill, table } from "./dom.js";
 import { names, numbered } from "./session.js";
 
 const TURNED = "With rotary position embeddings each is then rotated by its position.";
@@ -88,16 +88,17 @@ export class Pipeline {
       parts.push(make("div", { className: "bar" }, choice("Head", heads, String(this.head), (value) => ((this.head = Number(value)), this.draw()))));
     }
     const cut = columns.length < shape.at(-1) ? `, the first ${PREFIX} of ${shape.at(-1)} ${square ? "keys" : "numbers"} of each token` : "";
-    parts.push(picture(rows, title), table(`${title}${byHead ? ` of head ${this.head}` : ""}${cut}`, ["Token", ...columns], rows.map((row, i) => [labels[i], ...row.slice(0, columns.length).map((value) => fixed(value))])));
+    parts.push(...picture(rows, title, name === "probabilities"), table(`${title}${byHead ? ` of head ${this.head}` : ""}${cut}`, ["Token", ...columns], rows.map((row, i) => [labels[i], ...row.slice(0, columns.length).map((value) => fixed(value))])));
     return parts;
   }
 }
 
-/** All of a step's numbers as a picture, from the least to the largest. */
-function picture(rows, title) {
+/** All of a step's numbers as a picture and its legend: shares on their scale, others with their signs. */
+function picture(rows, title, shares) {
   const flat = rows.flat().filter((value) => value !== null), low = flat.reduce((a, b) => Math.min(a, b)), high = flat.reduce((a, b) => Math.max(a, b));
+  const most = Math.max(-low, high);
   const canvas = make("canvas", { role: "img", "aria-label": `${title}: all its numbers, from ${fixed(low)} to ${fixed(high)}` });
-  paint(canvas, { values: rows.flat(), rows: rows.length, columns: rows[0].length }, (value) => (value - low) / (high - low || 1));
+  paint(canvas, { values: rows.flat(), rows: rows.length, columns: rows[0].length }, shares ? Math.sqrt : (value) => value / (most || 1));
   canvas.className = "strip";
-  return canvas;
+  return [canvas, shares ? legend(title) : legend(title, most)];
 }

@@ -1,7 +1,7 @@
 // Several texts: how alike each is to each; and where a reranker is served, in which order they answer a query.
 
 import { arrays, ask } from "./api.js";
-import { fixed, folded, make, shaded, table } from "./dom.js";
+import { fixed, folded, legend, make, shaded, table } from "./dom.js";
 import { cosine } from "./session.js";
 
 const MOST = 32;
@@ -42,5 +42,5 @@ async function ranked(query, documents) {
 function heat(lines, vectors) {
   const alike = vectors.map((a) => vectors.map((b) => cosine(a, b)));
   const rows = alike.map((row, i) => [`${i + 1}. ${lines[i]}`, ...row.map((value) => shaded(value, value))]);
-  return table("Cosine of each pair of texts", ["Text", ...lines.map((_, i) => String(i + 1))], rows);
+  return make("div", {}, table("Cosine of each pair of texts", ["Text", ...lines.map((_, i) => String(i + 1))], rows), legend("cosine", 1));
 }

@@ -1,14 +1,14 @@
 // Why a head looks where it does: what the scores of the row in focus are made of.
 
 import { ask } from "./api.js";
-import { button, fixed, folded, make, shaded, table, token } from "./dom.js";
+import { button, fixed, folded, legend, make, shaded, table, token } from "./dom.js";
 import { commands, csv, pictures, saved } from "./exports.js";
 import { numbered, place } from "./session.js";
 
 const TOP_KEYS = 5, TOP_PARTS = 4, TOP_SHARES = 3;
 const MOST_IN_TABLE = 40; // keys of which every part's scores are a table
 const SENTENCES = [
-  "A score is a sum over what enters layer 0, of the query \u2192 of the key: its word, its position, and the rest.",
+  "A score is a sum over what enters layer 0, of the query \u2192 of the key: its word, its position, and the rest (segments and biases).",
   "A score is a sum over what each token of the input has brought into the key, and what the biases have.",
 ];
 
@@ -85,5 +85,7 @@ function strongest({ keys, parts }) {
 /** Every part's scores, each key a column. */
 function all({ row, keys, parts }) {
   const most = Math.max(...parts.flatMap(({ scores }) => scores.map(Math.abs)));
-  return table(`What each part adds to the scores of ${row}`, ["Part", ...keys], parts.map(({ name, scores }) => [name, ...scores.map((score) => shaded(score, score / most))]));
+  return make("div", {},
+    table(`What each part adds to the scores of ${row}`, ["Part", ...keys], parts.map(({ name, scores }) => [name, ...scores.map((score) => shaded(score, score / most))])),
+    legend("part of a score, less its row's mean", most));
 }

@@ -1,6 +1,8 @@
 """The pictures of one map, and of the bundled model's survey."""
 
+import json
 import re
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,9 @@ def test_a_picture_names_its_tokens_twice_and_writes_what_is_not_small(tmp_path:
     words = letters(tmp_path / "a.svg")
     assert words.count("[CLS]") == words.count("$2$") == words.count("&lt;b&gt;") == 2
     numbers = [share for row in SHARES for share in row if share >= pictures.SMALL_SHARE]
-    assert [float(word) for word in words if re.fullmatch(r"\d\.\d\d", word)] == numbers
+    legend = [*pictures.LEGEND_SHARES]
+    assert [float(word) for word in words if re.fullmatch(r"\d\.\d\d", word)] == numbers + legend
+    assert "share of its row" in words
 
 
 def test_every_letter_is_legible_on_light_and_dark() -> None:
@@ -56,10 +60,25 @@ def test_every_letter_is_legible_on_light_and_dark() -> None:
 
 
 def test_what_is_below_zero_has_a_colour_of_its_own() -> None:
-    """As deep as what is above it, from the same pale one."""
-    blue, pale, brown = map(pictures.share_colour, (1.0, 0.0, -1.0))
+    """As deep as what is above it, from the same pale one; they are the page's own."""
+    script = (resources.files("service") / "page" / "dom.js").read_text()
 
-    assert (blue, pale, brown) == ("#0b3d91", "#f1f4f9", "#6a2a00")
+    for name, ramp, sign in (("LIGHT", pictures.BLUES, 1), ("LESS_LIGHT", pictures.ORANGES, -1)):
+        (told,) = re.findall(rf"const {name} = (\[\[.*\]\]);", script)
+        assert [tuple(colour) for colour in json.loads(told)] == [*ramp]
+        for place, colour in enumerate(ramp):
+            found = pictures.share_colour(sign * place / (len(ramp) - 1))
+            assert found == "#" + bytes(colour).hex()
+
+
+def test_a_shares_colour_is_that_of_its_square_root(tmp_path: Path) -> None:
+    """As on the page, so that small ones show; numbers with signs are in proportion."""
+    pictures.draw_map("L0H5", ["a"], ["a"], [[0.25]]).save(tmp_path / "a.svg")
+    pictures.draw_map("", ["a"], ["a"], [[-1.0]], 2.0).save(tmp_path / "b.svg")
+
+    shares, signed = ((tmp_path / name).read_text() for name in ("a.svg", "b.svg"))
+    assert shares.count(f"fill: {pictures.share_colour(0.5)}") == 2  # the cell, and the legend's
+    assert signed.count(f"fill: {pictures.share_colour(-0.5)}") == 2
 
 
 def test_a_png_has_no_background(tmp_path: Path) -> None:
@@ -183,8 +202,10 @@ async def test_a_comparison_draws_what_makes_its_score(
 
     matrix, drawn = told.right[1].matrix, letters(tmp_path / "a.svg")
     big = matrix[abs(matrix) >= pictures.SMALL_SHARE * abs(matrix).max()]
+    most = float(abs(matrix).max())
+    legend = [-most, -most / 2, 0.0, most / 2, most]
     assert [float(word) for word in drawn if re.fullmatch(r"-?\d\.\d\d", word)] == [
-        round(float(share), 2) for share in big
+        round(float(share), 2) for share in [*big, *legend]
     ]
     assert big.min() < 0 and drawn.count("all") == 2 and "well" in drawn and "bad" in drawn
     assert f"what makes the score of {told.right[1].score:.2f}" in drawn

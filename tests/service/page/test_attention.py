@@ -383,8 +383,8 @@ async def test_why_two_texts_are_alike_is_the_apis(
         await client.post("/v1/similarity", json={"left": left, "right": [right], "level": "word"})
     ).json()["right"][0]
     score = await browser.wait(f"return {labelled('Similarity')}?.textContent")
-    tables = """return [...document.querySelectorAll("#alike table")].map(({ rows }) =>
-      [...rows].slice(1).map(({ cells }) => [...cells].map((cell) => cell.textContent)))"""
+    tables = """return [...document.querySelectorAll("#alike tbody")].map(({ rows }) =>
+      [...rows].map(({ cells }) => [...cells].map((cell) => cell.textContent)))"""
     cells, pairs = await browser.run(tables)
 
     assert score == f"{told['score']:.4f}"
