@@ -3,7 +3,7 @@
 pyarrow, the package's extra parquet, is imported here alone.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -27,7 +27,7 @@ FACTS = 4  # numbers of a question after its probabilities: choice, score, confi
 ORIGIN_KEY = "headlight"  # of the output's metadata: what made the vectors
 
 
-def read_texts(file: TextFile) -> Iterator[str | None]:
+def read_texts(file: TextFile) -> Generator[str | None, None, None]:
     """Yield the texts of a file, or None for a null.
 
     Raises:

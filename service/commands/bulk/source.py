@@ -4,9 +4,10 @@ import csv
 import hashlib
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -85,12 +86,13 @@ class Source:
 
     def _unchanged_texts(self) -> Iterator[Texts]:
         """Yield all texts, a batch only once its digest is what it was."""
-        batches = _digest_batches(_read_texts(self.file))
         try:
-            for (batch, digest), before in zip(batches, self.digests, strict=True):
-                if digest != before:
-                    raise self.file.changed_error()
-                yield from batch
+            with _open_texts(self.file) as texts:
+                batches = _digest_batches(texts)
+                for (batch, digest), before in zip(batches, self.digests, strict=True):
+                    if digest != before:
+                        raise self.file.changed_error()
+                    yield from batch
         except Unusable as error:
             raise self.file.changed_error() from error
 
@@ -128,53 +130,59 @@ def _digest_batches(texts: Iterable[Any]) -> Iterator[tuple[list[Any], bytes]]:
 
 def _check_texts(file: TextFile, most: int) -> Iterator[Texts]:
     """Yield the texts of a file, each checked to have 1 to `most` characters."""
-    for number, texts in enumerate(_read_texts(file), 1):
-        for text in (texts,) if isinstance(texts, str | None) else texts:
-            if not text:
-                raise file.refusal(number, f"the text is {'null' if text is None else 'empty'}")
-            if len(text) > most:
-                why = f"the text has {len(text)} characters; the service takes at most {most}"
-                raise file.refusal(number, why)
-        yield texts
+    with _open_texts(file) as each:
+        for number, texts in enumerate(each, 1):
+            for text in (texts,) if isinstance(texts, str | None) else texts:
+                if not text:
+                    raise file.refusal(number, f"the text is {'null' if text is None else 'empty'}")
+                if len(text) > most:
+                    why = f"the text has {len(text)} characters; the service takes at most {most}"
+                    raise file.refusal(number, why)
+            yield texts
 
 
-def _read_texts(file: TextFile) -> Iterator[Any]:
-    """Yield the texts of a file, or None for a null.
+@contextmanager
+def _open_texts(file: TextFile) -> Iterator[Iterator[Any]]:
+    """Yield the texts of a file, or None for a null; close it when they are left, however.
 
     Raises:
-        Unusable: a line, record or row holds no text.
+        Unusable: a line, record or row holds no text; raised by what is yielded.
     """
     if file.format == "parquet":
         from service.commands.bulk import parquet  # it needs pyarrow
 
-        return parquet.read_texts(file)
-    if file.column is not None:
-        return _read_column(file, file.column)
-    if file.format == "txt":
-        return (line.rstrip("\r\n") for line in _read_lines(file))
-    return (_read_json_line(file, *line) for line in enumerate(_read_lines(file), 1))
+        with closing(parquet.read_texts(file)) as rows:
+            yield rows
+        return
+    with file.path.open("rb") as opened:
+        lines = _read_lines(file, opened)
+        if file.column is not None:
+            yield _read_column(file, lines, file.column)
+        elif file.format == "txt":
+            yield (line.rstrip("\r\n") for line in lines)
+        else:
+            yield (_read_json_line(file, *line) for line in enumerate(lines, 1))
 
 
-def _read_lines(file: TextFile) -> Iterator[str]:
+def _read_lines(file: TextFile, opened: BinaryIO) -> Iterator[str]:
     """Yield the lines of a file with their ends, the first without a byte order mark."""
-    with file.path.open("rb") as lines:
-        for number, raw in enumerate(iter(lambda: lines.readline(LONGEST_BYTES), b""), 1):
-            if len(raw) == LONGEST_BYTES:
-                raise file.refusal(number, f"longer than {LONGEST_BYTES} bytes", "line")
-            try:
-                yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError:
-                raise file.refusal(number, "not UTF-8", "line") from None
+    for number, raw in enumerate(iter(lambda: opened.readline(LONGEST_BYTES), b""), 1):
+        if len(raw) == LONGEST_BYTES:
+            raise file.refusal(number, f"longer than {LONGEST_BYTES} bytes", "line")
+        try:
+            yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            raise file.refusal(number, "not UTF-8", "line") from None
 
 
-def _read_column(file: TextFile, column: str) -> Iterator[str]:
+def _read_column(file: TextFile, lines: Iterator[str], column: str) -> Iterator[str]:
     """Yield one column of every record that holds a text.
 
     Raises:
         Unusable: a record has not as many columns as the first: a comma may be part of its text.
     """
     csv.field_size_limit(LONGEST_BYTES)  # of the process, which reads one file
-    records = csv.reader(_read_lines(file), delimiter=DELIMITERS[file.format], strict=True)
+    records = csv.reader(lines, delimiter=DELIMITERS[file.format], strict=True)
     try:
         first = next(records, None)
         if first is None:

@@ -89,6 +89,17 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: bytes, why: str
     assert str(refused.value).startswith(f"{path.name}: line 3: {why}")
 
 
+def test_a_bad_line_leaves_no_file_open(tmp_path: Path) -> None:
+    """Not even while the refusal is kept, and with it what was running."""
+    path = file(tmp_path, b'"fine"\n7\n"fine"\n')
+
+    with pytest.raises(Unusable) as refused:
+        check_lines(path, INFO)
+
+    assert path.path not in [each.resolve() for each in Path("/proc/self/fd").iterdir()]
+    assert refused.traceback
+
+
 @pytest.mark.parametrize(
     ("content", "line"),
     [(b"fine\n\nfine", "line 2: the text is empty"), (b"fine\n\xff\n", "line 2: not UTF-8")],
