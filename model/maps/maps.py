@@ -108,9 +108,9 @@ def average_segments(reader: MapReader, segments: Many[Many[int]]) -> Tensor:
     """
     device, count = reader.q.device, len(segments)
     places = [place for segment in segments for place in segment]
+    numbers = [number for number, segment in enumerate(segments) for _ in segment]
     sizes = torch.tensor([len(segment) for segment in segments], device=device)
-    owner = torch.arange(count, device=device).repeat_interleave(sizes)  # segment of each place
-    keys = torch.tensor(places, device=device)
+    owner, keys = torch.tensor([numbers, places], device=device)
     pooled = reader.q.new_zeros(reader.maps, count, count)
     for tile in reader.read_tiles(places):
         columns = tile.values.new_zeros(*tile.values.shape[:2], count)

@@ -471,6 +471,7 @@ async def test_the_arrays_of_every_form_are_counted(
         "form": form,
         "layers": [0, 3],
         **({"rows": [1]} if form in ("rows", "why") else {}),
+        **({"segments": [[1, 2], [2, 3]]} if form == "mean" else {}),
     }
     asked = {"inputs": ["a b"], "pooled": False, "attention": attention}
 
