@@ -59,7 +59,8 @@ class Frontend:
     def close_listener(self) -> None:
         """Accept no more connections, and wait until the accepted ones have their answer."""
         with suppress(OSError), self._listening_socket() as listener:
-            drop_syn(listener)
+            with suppress(PermissionError):  # some kernels, of 6.18 one, let root alone do that
+                drop_syn(listener)
             wait_until(lambda: not (count_backlog(listener) or self._busy_backends()), LAST_SECONDS)
 
     def replace_certificate(self, path: Path, pem: bytes) -> None:
