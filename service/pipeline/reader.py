@@ -232,8 +232,8 @@ class Reader:
     ) -> Work:
         """Return the work of a tokenized text; `parts` has the text and its pair, if any."""
         unseen, role = 0, side.role
-        has_own = not self.tokenizer.special_ids.issuperset(text.token_ids)
-        blank = len(parts) == 1 and (parts[0].isspace() or not has_own)
+        special = self.tokenizer.special_ids
+        blank = len(parts) == 1 and (parts[0].isspace() or special.issuperset(text.token_ids))
         if role is not None:
             unseen, text = role.count_unseen(text), role.frame_text(text)
         # the tokenizer's types of a pair's segments are ignored if the model has only one type
