@@ -78,10 +78,10 @@ release-rehearsal: $(ENV) ## release here, from a tag to the answer of a pulled 
 	$(BIN)/pytest --timeout 3600 -m prove tests/release/test_rehearsal.py
 	cat .rehearsal/log.md
 
-prove: $(ENV) ## run the long drills: kills, floods, restarts, examples never tried
+prove: $(ENV) ## run the long drills, each file alone: into build/prove/drills.md
 	tests/release/tools.sh .rehearsal
 	$(BIN)/pytest --timeout 3600 -m "not ray" --hypothesis-profile others $(PROPERTIES)
-	$(BIN)/pytest --timeout 3600 -m prove
+	$(BIN)/python -m tests.prove
 
 compatible: $(ENV) ## run with other releases of torch and transformers; downloads gigabytes
 	$(BIN)/python -m tests.compatible
