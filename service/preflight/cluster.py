@@ -13,7 +13,7 @@ max_surge_percent: 0.
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
@@ -26,12 +26,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from service.cluster import network
 from service.cluster.ingress import NODE_LABEL
 from service.cluster.start_report import StartFailed, last_line
-from service.preflight.finding import Checks, Finding
+from service.preflight.finding import Checks, Finding, NodeReport
 from service.preflight.machine import replicas_key
 from service.tables.settings import Settings
-
-if TYPE_CHECKING:
-    from service.preflight.model import NodeReport
 
 logger = logging.getLogger(__name__)
 
@@ -200,7 +197,7 @@ def resources_of(actor: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def refuse_faults(nodes: Mapping[str, "NodeReport"], *, overlapping: bool) -> None:
+def refuse_faults(nodes: Mapping[str, NodeReport], *, overlapping: bool) -> None:
     """Check that the nodes can host a new replica, by their reports.
 
     Args:
@@ -272,9 +269,14 @@ def _are_same_settings(file_args: Mapping[str, Any], args: Settings) -> bool:
 
 def _examine_nodes(
     nodes: Sequence[Mapping[str, Any]], config: Settings
-) -> Iterator[tuple[str, "NodeReport"]]:
+) -> Iterator[tuple[str, NodeReport]]:
     """Yield each node's address and its report, this node's made in this process."""
-    from service.preflight.model import NodeReport, examine_node  # which import torch
+
+    def examine_node(settings: Settings) -> NodeReport:
+        """Import torch, which takes seconds of a core, where the report is made alone."""
+        from service.preflight import model
+
+        return model.examine_node(settings)
 
     deadline = time.monotonic() + PROBE_SECONDS
     here = ray.get_runtime_context().get_node_id()

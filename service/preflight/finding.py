@@ -15,7 +15,7 @@ serve_file.py   doctor
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from service.cluster.start_report import StartFailed
 
@@ -49,6 +49,20 @@ class Finding:
     def __str__(self) -> str:
         text = f"{self.what}; {self.mend}" if self.mend else self.what
         return f"{self.place}: {text}" if self.place else text
+
+
+class NodeReport(NamedTuple):
+    """What a node says of itself before a replica starts there.
+
+    Args:
+        fault: why no replica can start there, in a sentence; None: one can.
+        short: why there is no memory for one more, if there is none.
+        digest: of the weights, where they were read whole.
+    """
+
+    fault: str | None = None
+    short: str | None = None
+    digest: str | None = None
 
 
 def run(entry: Entry, checks: Checks, *subject: object) -> Iterator[Finding]:

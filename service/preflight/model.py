@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 
@@ -19,7 +18,7 @@ from service.files import loading, weights
 from service.files.weights import ModelNotFound, ModelSource
 from service.heads.samples import sample_texts
 from service.preflight import variables
-from service.preflight.finding import Checks, Finding, require, run
+from service.preflight.finding import Checks, Finding, NodeReport, require, run
 from service.preflight.machine import WITH_TORCH, free_memory, mib, replicas_key
 from service.proof import machine
 from service.proof.certificate import NO_CERTIFICATE, certify
@@ -42,20 +41,6 @@ PROBED_BYTES = 1024 * MIB
 # What says that a model cannot be served
 REFUSED = (StartFailed, ModelNotFound, CheckpointError, Unservable, UnusableKeys, OSError)
 ALONE = {"replicas": 1, "min_replicas": None, "max_replicas": None}  # settings of one replica
-
-
-class NodeReport(NamedTuple):
-    """What a node says of itself before a replica starts there.
-
-    Args:
-        fault: why no replica can start there, in a sentence; None: one can.
-        short: why there is no memory for one more, if there is none.
-        digest: of the weights, where they were read whole.
-    """
-
-    fault: str | None = None
-    short: str | None = None
-    digest: str | None = None
 
 
 def open_checkpoint(settings: Settings, source: ModelSource) -> Iterator[Finding]:

@@ -18,9 +18,8 @@ from service.cluster import ingress
 from service.cluster.start_report import StartFailed
 from service.files import weights
 from service.preflight import isolated, model
-from service.preflight.finding import run
+from service.preflight.finding import NodeReport, run
 from service.preflight.machine import mib
-from service.preflight.model import NodeReport
 from service.tables.settings import MIB, Settings
 from tests import task_heads
 from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
