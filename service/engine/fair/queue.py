@@ -21,7 +21,8 @@ from service.tables.refusals import overloaded
 # wait for the long ones it shares a batch with
 BATCH_GROWTH = 8
 # Tokens up to which a batch always may grow: on a CPU up to SMALL_TOKENS sharing costs no time (on
-# a GPU up to what proof.py measures); up to CROWD_TOKENS a little, and each token takes 10 % less
+# a GPU up to what proof.py measures); of short ones up to CROWD_TOKENS a little, and each token
+# takes 10 % less
 SMALL_TOKENS = 128
 CROWD_TOKENS = 256
 # After a request a key is expected to ask again for so long, as one that asks ten times a second
@@ -181,12 +182,16 @@ class JobQueue(Generic[Work, Result]):
         """
         lines = [line for line in self._waiting if line.key != without]
         first = min(lines, key=attrgetter("started")).next_job()
-        shared = max(self._small, CROWD_TOKENS, BATCH_GROWTH * first.tokens)
+        longest = max(self._small, BATCH_GROWTH * first.tokens)
+        shared = max(CROWD_TOKENS, longest)
         most_tokens = max(min(most_tokens, shared), first.lengths[first.waiting[-1]])
         batch: Batch[Work, Result] = Batch()
         while lines:
             line = min(lines, key=attrgetter("started"))
-            job, self._started = line.next_job(), line.started
+            job = line.next_job()
+            if job is not first and job.lengths[job.waiting[-1]] > longest:
+                break  # the first, which is short, would take as long
+            self._started = line.started
             line.start_works(job, batch, most_tokens - batch.tokens)
             if job.waiting:  # the batch is full
                 break

@@ -114,6 +114,24 @@ async def test_within_a_key_a_small_request_passes_large_ones_and_rides_in_a_sma
         assert batch[0][0] is small and batch.tokens <= max(CROWD_TOKENS, BATCH_GROWTH * 20)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "long", "shared"), [(5, 200, False), (5, 128, True), (30, 200, True)]
+)
+async def test_a_short_sequence_does_not_run_with_one_that_takes_far_longer(
+    tokens: int, long: int, shared: bool
+) -> None:
+    """Up to SMALL_TOKENS company costs nothing; others wait for a batch of a few milliseconds."""
+    queue = queue_of("a")
+    for length in (tokens, long):
+        future = asyncio.get_running_loop().create_future()
+        queue.add_job(Job(["a" * length], [float(length)], 1e9, 0.0, future, "a"))
+
+    batch = queue.take_batch(4000, 0.0)
+
+    assert batch.tokens == tokens + long * shared
+    assert len(queue) == (not shared)
+
+
 async def test_requests_about_alike_go_first_come() -> None:
     """One overtakes those of twice its tokens, and none of its own octave."""
     line, order = JobLine[str, str]("a"), list[int]()
