@@ -28,6 +28,7 @@ def test_a_row_tells_what_passed_what_was_printed_and_why_the_rest_did_not(
     """By pytest's own report, of a process of its own."""
     monkeypatch.setattr(prove, "PLACE", tmp_path)
     monkeypatch.setattr(prove, "IDLE_SECONDS", 0)
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)  # of options that this checkout adds
     file = tmp_path / "test_drills.py"
     file.write_text(DRILLS)
 
