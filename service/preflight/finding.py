@@ -1,4 +1,4 @@
-"""One thing that a check finds, how it is worded, and which checks an entry point runs.
+"""What a check finds, what a node reports, and which checks an entry point runs.
 
 doctor    `headlight doctor`: all of this machine, right or wrong
 serve     `headlight serve`: what Ray would wait for without end
