@@ -64,6 +64,10 @@ class Probe(ABC):
         """Return the operations of a pass that take a core as long as this does."""
         return self.flops(config, tokens)
 
+    def call_seconds(self, config: EncoderConfig) -> float:
+        """Return the seconds of its calls, which a small model and a short text take, too."""
+        return 0.0
+
     def bytes(self, config: EncoderConfig, tokens: int, number: int = FLOAT_BYTES) -> Sizes:
         """Return the bytes of what is answered as it was made.
 

@@ -97,7 +97,7 @@ class Batcher(Generic[Work, Result]):
         launch: runs one batch in a lane.
         lanes: how many batches may run at once, each on one core. A sequence that arrives while
             nothing runs may get the cores of all lanes.
-        budget: most tokens in the batches of all lanes together.
+        budget: most tokens in the batches of all lanes together, and their most cost.
         speed: initial estimate of the tokens per second of all lanes together.
         costs: returns the cost of each work: how many tokens of short sequences take as long.
         small: tokens up to which every batch takes the same time; see JobQueue.
@@ -312,7 +312,8 @@ class Batcher(Generic[Work, Result]):
 
     def _start_batch(self, most_tokens: int, lanes: list[int], without: str | None = None) -> None:
         """Take a batch of at most `most_tokens`, without a key, from the queue; start it."""
-        batch = self._queue.take_batch(most_tokens, self._clock(), without)
+        most_cost = self.budget * len(lanes) / self.lanes
+        batch = self._queue.take_batch(most_tokens, self._clock(), without, most_cost)
         self._idle = [lane for lane in self._idle if lane not in lanes]
         self._batches_started += 1
         alone = self._batches_started if len(batch) == 1 and not self._running else None

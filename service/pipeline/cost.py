@@ -61,7 +61,9 @@ def adapter_flops(adapter: Adapter, tokens: int) -> int:
 
 
 def make_cost_counter(
-    config: EncoderConfig, adapters: Mapping[str, Adapter] = MappingProxyType({})
+    config: EncoderConfig,
+    adapters: Mapping[str, Adapter] = MappingProxyType({}),
+    speed: float = 0.0,
 ) -> Callable[[Sequence[Work]], list[float]]:
     """Return a function of works that returns how many tokens of short sequences each costs.
 
@@ -71,6 +73,8 @@ def make_cost_counter(
 
     Args:
         adapters: the model's, by name.
+        speed: tokens of short sequences that one lane does in a second; by default calls of probes
+            are not priced.
     """
     token_flops = pass_flops(config, SHORT_TOKENS) / SHORT_TOKENS
     token_pass_cost = _pass_cost(config, SHORT_TOKENS, None) / SHORT_TOKENS
@@ -93,7 +97,8 @@ def make_cost_counter(
         for probe in outputs.probes:
             kind = probe.price_key, length
             if kind not in probed:
-                probed[kind] = probe.cost(config, length)
+                calls = probe.call_seconds(config) * speed * token_flops
+                probed[kind] = probe.cost(config, length) + calls
             extra += probed[kind]
         for head in outputs.task_heads:
             extra += head.count_flops(length)

@@ -136,7 +136,7 @@ class Replica:
             lanes=len(lanes),
             budget=self.proof.budget,
             speed=self.proof.speed,
-            costs=make_cost_counter(model.config, model.adapters),
+            costs=make_cost_counter(model.config, model.adapters, self.proof.speed / len(lanes)),
             small=self.proof.small,
             most_requests=settings.max_waiting_requests,
             most_tokens=settings.max_waiting_tokens,

@@ -61,23 +61,31 @@ class JobLine(Generic[Work, Result]):
         most = min(OVERTAKING_TOKENS, oldest.size)
         return first if self._overtaken + first.tokens <= most else oldest
 
-    def start_works(self, job: Job[Work, Result], batch: Batch[Work, Result], room: int) -> int:
+    def start_works(
+        self,
+        job: Job[Work, Result],
+        batch: Batch[Work, Result],
+        room: int,
+        cost_room: float = math.inf,
+    ) -> int:
         """Move a request's waiting works to a batch, the shortest first, as many as fit.
 
         A request with no work left is removed from the line.
 
         Args:
-            room: most tokens to move.
+            room, cost_room: most tokens and cost to move.
 
         Returns:
             The number of tokens moved.
         """
         tokens, cost = 0, 0.0
-        waiting, lengths = job.waiting, job.lengths
-        while waiting and tokens + lengths[waiting[-1]] <= room:
-            index = waiting.pop()
-            tokens, cost = tokens + lengths[index], cost + job.costs[index]
-            batch.append((job, index))
+        waiting, lengths, costs = job.waiting, job.lengths, job.costs
+        while waiting:
+            index = waiting[-1]
+            if tokens + lengths[index] > room or cost + costs[index] > cost_room:
+                break
+            tokens, cost = tokens + lengths[index], cost + costs[index]
+            batch.append((job, waiting.pop()))
         job.tokens, job.cost = job.tokens - tokens, job.cost - cost if waiting else 0.0
         batch.tokens, batch.cost = batch.tokens + tokens, batch.cost + cost
         if job is next(iter(self.jobs)):  # the oldest

@@ -7,6 +7,7 @@ smaller requests overtake (line.py). Without keys, all requests stand in one lin
 Source: Goyal, Vin and Cheng 1996, "Start-time Fair Queueing".
 """
 
+import math
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import Generic
@@ -172,9 +173,13 @@ class JobQueue(Generic[Work, Result]):
             self._drop_empty(line)
 
     def take_batch(
-        self, most_tokens: int, now: float, without: str | None = None
+        self,
+        most_tokens: int,
+        now: float,
+        without: str | None = None,
+        most_cost: float = math.inf,
     ) -> Batch[Work, Result]:
-        """Take the works of the next batch, of at most `most_tokens`; at least one work.
+        """Take the works of the next batch, within these tokens and cost; at least one work.
 
         Args:
             now: the current time on the batcher's clock.
@@ -185,6 +190,7 @@ class JobQueue(Generic[Work, Result]):
         longest = max(self._small, BATCH_GROWTH * first.tokens)
         shared = max(CROWD_TOKENS, longest)
         most_tokens = max(min(most_tokens, shared), first.lengths[first.waiting[-1]])
+        most_cost = max(most_cost, first.costs[first.waiting[-1]])
         batch: Batch[Work, Result] = Batch()
         while lines:
             line = min(lines, key=attrgetter("started"))
@@ -192,7 +198,7 @@ class JobQueue(Generic[Work, Result]):
             if job is not first and job.lengths[job.waiting[-1]] > longest:
                 break  # the first, which is short, would take as long
             self._started = line.started
-            line.start_works(job, batch, most_tokens - batch.tokens)
+            line.start_works(job, batch, most_tokens - batch.tokens, most_cost - batch.cost)
             if job.waiting:  # the batch is full
                 break
             self.count -= 1

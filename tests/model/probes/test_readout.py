@@ -26,7 +26,7 @@ from model.pooling import Dense, Norm, Pooling, PoolingLayer, Unit, identity
 from model.probes import Readout, Sources
 from model.probes.carried import carry_sources
 from model.probes.frozen_heads import check_linear
-from model.probes.readout import share_scores
+from model.probes.readout import LAYER_SECONDS, share_scores
 from model.projection import Projection
 from model.similarity import NotLinear
 from model.steady import ACTIVATIONS
@@ -402,16 +402,18 @@ def test_a_head_that_is_linear_is_taken(name: str) -> None:
 
 
 @cache
-def price(targets: int, layers: int) -> tuple[int, int]:
-    """Of a decision's readout: operations, and bytes besides."""
+def price(targets: int, layers: int) -> tuple[int, int, float]:
+    """Of a decision's readout: operations, bytes besides, and seconds of calls."""
     readout, config = Readout(decider(layers), torch.zeros(targets, LABELS)), KINDS["bert"]
-    return readout.flops(config, TOKENS), readout.scratch_bytes(config, TOKENS)
+    asked = readout.flops(config, TOKENS), readout.scratch_bytes(config, TOKENS)
+    return *asked, readout.call_seconds(config)
 
 
 def test_a_readout_is_priced_by_its_targets_and_all_layers() -> None:
     """Those of the head count with the encoder's; alike readouts are priced once."""
     assert price(1, 0)[0] < price(2, 0)[0] < price(2, 2)[0]
     assert price(1, 0)[1] < price(2, 0)[1] < price(2, 2)[1]
+    assert price(1, 2)[2] - price(1, 0)[2] == pytest.approx(2 * LAYER_SECONDS)
     head = HEADS["labels of tokens"]
     one, other, more = (Readout(head, torch.zeros(count, LABELS)) for count in (2, 2, 3))
     assert one.price_key == other.price_key != more.price_key

@@ -100,6 +100,17 @@ async def test_a_batch_stays_within_the_budget() -> None:
     assert [len(works) for _, works, _ in lanes.batches] == [2, 2, 1]
 
 
+@pytest.mark.parametrize(("cost", "batches"), [(100.0, [2, 2, 1]), (500.0, [1] * 5)])
+async def test_a_batch_costs_no_more_than_the_budget(cost: float, batches: list[int]) -> None:
+    """What is computed of a few tokens may take far longer than their pass."""
+    lanes = Lanes()
+    queue = batcher(lanes, budget=250, costs=lambda works: [cost] * len(works))
+
+    await ask(queue, request(list("abcde"), [5] * 5), FAR)
+
+    assert [len(works) for _, works, _ in lanes.batches] == batches
+
+
 async def test_a_sequence_above_the_budget_runs_alone() -> None:
     """An oversize sequence is neither refused nor forgotten."""
     lanes = Lanes()

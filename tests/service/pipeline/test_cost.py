@@ -22,11 +22,12 @@ from model.maps.forms import Selection
 from model.maps.units import Units, divide_into_units
 from model.packing import Sequence as Tokens
 from model.pooling import Dense, Pooling, identity
-from model.probes import Maps, Parts, Sources, Steps, Why
+from model.probes import Maps, Parts, Readout, Sources, Steps, Why
 from model.probes.carried import CARRY_PASSES
 from model.probes.parts import PART_COST
+from model.probes.readout import LAYER_SECONDS
 from model.projection import Projection
-from model.task_heads import Splade
+from model.task_heads import Classifier, Splade
 from service.pipeline.cost import make_cost_counter, step_flops
 from service.pipeline.replica import Replica
 from service.questions.encode.maps import count_tensors
@@ -374,6 +375,16 @@ async def test_spans_count_in_what_a_sequence_costs() -> None:
 
     beside = 11 * PART_COST / pass_flops(TRANSFORMER_BASE, 64)
     assert of([work]) == pytest.approx([64 * (1 + beside)])
+
+
+async def test_calls_of_a_readout_count_in_what_a_sequence_costs() -> None:
+    """They take a short text's time many times over, the more so the smaller the model is."""
+    head = Classifier(("a",), Pooling(("mean",), normalize=False), Projection(()), "none", "none")
+    work = Work(Tokens([1] * 64), Outputs(probes=(Readout(head, torch.ones(1, 1)),)))
+
+    (beside,), (cost,) = (make_cost_counter(TRANSFORMER_BASE, speed=n)([work]) for n in (0, 5000))
+
+    assert cost - beside == pytest.approx(5000 * 6 * LAYER_SECONDS)
 
 
 async def test_scores_by_content_and_distance_are_priced() -> None:
