@@ -22,10 +22,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from model.config import PoolingMode
+from model.config import EncoderConfig, PoolingMode
 from model.encoder import Encoded, Encoder
 from model.packing import Sequence
-from model.probes.backward import carry_back, gradients
+from model.probes.backward import LAYER_SECONDS, carry_back, gradients
 from model.probes.carried import Carried, Carrier, reduce_parts
 
 
@@ -47,6 +47,9 @@ class Targets(Carried):
 
     def run(self, encoder: Encoder, encoded: Encoded, rows: slice, sequence: Sequence) -> Tensor:
         return share_heads(encoder, sequence, self)
+
+    def call_seconds(self, config: EncoderConfig) -> float:
+        return LAYER_SECONDS * config.layers
 
 
 @torch.inference_mode(mode=False)  # whose tensors autograd does not keep

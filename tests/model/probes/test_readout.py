@@ -24,9 +24,10 @@ from model.loading import assembly, checkpoint
 from model.packing import Sequence
 from model.pooling import Dense, Norm, Pooling, PoolingLayer, Unit, identity
 from model.probes import Readout, Sources
+from model.probes.backward import LAYER_SECONDS
 from model.probes.carried import carry_sources
 from model.probes.frozen_heads import check_linear
-from model.probes.readout import LAYER_SECONDS, share_scores
+from model.probes.readout import share_scores
 from model.projection import Projection
 from model.similarity import NotLinear
 from model.steady import ACTIVATIONS

@@ -71,9 +71,24 @@ async def test_a_replica_that_never_rests_collects_it_at_last(
 ) -> None:
     """Else it would grow for ever."""
     monkeypatch.setattr(under_way, "MOST_GARBAGE_SECONDS", -1)
+    monkeypatch.setattr(under_way, "YOUNG_OBJECTS", 0)
     one, asked, garbage = UnderWay(), request(), weakref.ref(Cycle())
 
     one.add(asked)
 
     assert not garbage()
+    one.forget(asked)
+
+
+@pytest.mark.parametrize(("most", "found"), [(60_000, True), (0, False)])
+async def test_a_look_collects_what_is_young_where_that_is_little(
+    monkeypatch: pytest.MonkeyPatch, most: int, found: bool
+) -> None:
+    """Else the look would be one of those stops of the loop that it is to prevent."""
+    monkeypatch.setattr(under_way, "YOUNG_OBJECTS", most)
+    one, asked, young = UnderWay(), request(), weakref.ref(Cycle())
+
+    one.add(asked)
+
+    assert (young() is None) == found
     one.forget(asked)

@@ -23,9 +23,9 @@ from model.maps.units import Units, divide_into_units
 from model.packing import Sequence as Tokens
 from model.pooling import Dense, Pooling, identity
 from model.probes import Maps, Parts, Readout, Sources, Steps, Why
+from model.probes.backward import LAYER_SECONDS
 from model.probes.carried import CARRY_PASSES
 from model.probes.parts import PART_COST
-from model.probes.readout import LAYER_SECONDS
 from model.projection import Projection
 from model.task_heads import Classifier, Splade
 from service.pipeline.cost import make_cost_counter, step_flops
