@@ -101,7 +101,7 @@ def own_ray(
             app,  # not before ray_session has set the environment, which Ray then reads
         )
 
-        with patch.object(app.Encoder.func_or_class, "_start_replica", start_replica):
+        with patch.object(app.EncoderDeployment.func_or_class, "_start_replica", start_replica):
             yield run
 
 

@@ -3,7 +3,9 @@
 import json
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +19,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own age
     from service import app
     from service.cluster.ingress import DEPLOYMENT
+    from tests import faults
 
 
 class State(StrEnum):
@@ -128,3 +131,14 @@ async def test_the_log_says_why_a_replica_in_a_lost_ones_place_does_not_start(
     lines = [json.loads(line) for line in log().splitlines()]
     said = [line["reason"] for line in lines if line["event"] == "replica not started"]
     assert len(said) == failed and all(str(gone) in reason for reason in said)
+
+
+def test_drills_with_faults_start_a_faulty_replica_in_place_of_the_deployments() -> None:
+    """The short form of those that start a service: the method that they replace is there."""
+    deployed = app.EncoderDeployment.func_or_class
+    right = deployed._start_replica
+
+    with faults.own_ray(right=partial(nullcontext, Path())):
+        assert deployed._start_replica is faults.start_replica
+
+    assert deployed._start_replica is right
