@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,13 @@ PATIENCE_SECONDS = 60  # for what is awaited
 
 class Lost(Exception):
     """A request that got no whole answer."""
+
+
+def name_answer(headers: Mapping[str, str], body: bytes) -> tuple[str, bytes]:
+    """The weights that answered, and what they answer to this request every time."""
+    told = json.loads(body)
+    data = json.dumps([told[name] for name in TOLD if name in told]).encode()
+    return headers["x-headlight-weights"], data
 
 
 @dataclass
@@ -45,10 +52,9 @@ class Journal:
         self.codes[status] += 1
         self.replicas[headers.get("x-headlight-replica", "")] += 1
         if status == 200:
-            told = json.loads(body)
-            data = json.dumps([told[name] for name in TOLD if name in told]).encode()
-            self.data.add(data)
-            self.named.add((headers["x-headlight-weights"], data))
+            named = name_answer(headers, body)
+            self.data.add(named[1])
+            self.named.add(named)
             now = time.monotonic()
             self.longest = max(self.longest, now - (self.latest or now))
             self.latest = now

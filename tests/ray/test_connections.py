@@ -189,13 +189,14 @@ def test_a_stopped_replicas_requests_are_answered_in_time(start: "Start", count:
         figures = f"{count} replicas: {heard}, refused {dict(refused)}, over a second {late}"
         print(figures)
         service.replaced(count)
-        os.kill(victim, signal.SIGCONT)  # until then nothing of Ray's ends it
+        with suppress(ProcessLookupError):  # where Ray has ended it, which may take its time
+            os.kill(victim, signal.SIGCONT)
         deadline = time.monotonic() + 30
         while victim in replicas(service):
             assert time.monotonic() < deadline, "the stopped replica stayed"
             time.sleep(0.1)
 
-    assert max(heard.seconds) < (9.5 if count > 1 else 45), figures
+    assert max(heard.seconds) < (15 if count > 1 else 45), figures
     assert refused.pop("nothing", 0) <= (0 if count > 1 else 2), figures
     assert set(refused) <= (set() if count > 1 else {"not_ready", "deadline_exceeded"}), figures
 

@@ -83,7 +83,7 @@ def version(here: Cluster) -> tuple[str, bytes]:
     """The weights that answer now, and their answer, as the journal keeps them."""
     answer = ask(here)
     assert answer.json()["weights"] == answer.headers["x-headlight-weights"]
-    return answer.headers["x-headlight-weights"], json.dumps(answer.json()["data"]).encode()
+    return drill.name_answer(answer.headers, answer.content)
 
 
 def loaded(here: Cluster, do: Callable[[], object]) -> drill.Journal:
