@@ -12,6 +12,7 @@ file runs again, so that the whole can be run in parts.
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -69,14 +70,25 @@ def wait_until_idle() -> float:
     return os.getloadavg()[0]
 
 
+def interrupt_when_told() -> None:
+    """Let both signals interrupt this process, and those it starts, in the background too."""
+    for told in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(told, signal.default_int_handler)
+
+
 def run(file: str, commit: str) -> Row:
     """Run the drills of a file."""
     load, report = wait_until_idle(), PLACE / "report.xml"
     report.unlink(missing_ok=True)
     began = time.monotonic()
-    subprocess.run(
-        (*PYTEST, "-o", "junit_logging=system-out", "--junitxml", report, file), cwd=ROOT
-    )
+    command = (*PYTEST, "-o", "junit_logging=system-out", "--junitxml", report, file)
+    with subprocess.Popen(command, cwd=ROOT) as drills:
+        try:
+            drills.wait()
+        except KeyboardInterrupt:  # services are ended by the drills that started them
+            drills.send_signal(signal.SIGINT)
+            drills.wait()
+            raise
     seconds = time.monotonic() - began
     cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
     ends = Counter(map(_outcome, cases)) or {"failed": 1}
@@ -103,6 +115,7 @@ def _lines(cases: list[ElementTree.Element]) -> Iterator[str]:
 
 def main(places: list[str]) -> None:
     """Run the drills of the places, and write the table after each file."""
+    interrupt_when_told()
     PLACE.mkdir(parents=True, exist_ok=True)
     kept = PLACE / "rows.json"
     rows = json.loads(kept.read_text()) if kept.exists() else {}

@@ -1,5 +1,8 @@
 """What `make prove` writes down of a file of drills."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +43,35 @@ def test_a_row_tells_what_passed_what_was_printed_and_why_the_rest_did_not(
     broken, short = row.printed[1:]
     assert broken.startswith("test_breaks failure: AssertionError: 8 of 9")
     assert short == "test_needs_more skipped: one core"
+
+
+WAITS = """
+import pathlib, pytest, threading
+
+@pytest.mark.prove
+def test_waits():
+    try:
+        open({begun!r}, "w").close()
+        threading.Event().wait()
+    finally:
+        pathlib.Path({ended!r}).touch()
+"""
+
+
+def test_told_to_stop_it_lets_a_drill_end_what_it_started(tmp_path: Path) -> None:
+    """Also in the background of a shell, whose processes ignore an interrupt."""
+    begun, ended, file = (tmp_path / name for name in ("begun", "ended", "test_waits.py"))
+    os.mkfifo(begun)
+    file.write_text(WAITS.format(begun=str(begun), ended=str(ended)))
+    code = (
+        "from pathlib import Path; from tests import prove; prove.IDLE_SECONDS = 0;"
+        f"prove.PLACE = Path({str(tmp_path)!r}); prove.interrupt_when_told();"
+        f"prove.run({str(file)!r}, 'c0ffee')"
+    )
+    command = "trap '' INT; exec \"$@\"", "sh", sys.executable, "-c", code
+    process = subprocess.Popen(["sh", "-c", *command], cwd=prove.ROOT, stderr=subprocess.DEVNULL)
+    begun.open().close()  # which waits for the drill to open it
+
+    process.terminate()
+
+    assert process.wait() and ended.exists()
