@@ -1,6 +1,7 @@
 """What the deployment says of itself, asked where no Ray runs."""
 
 import json
+import re
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,6 +18,8 @@ from service.tables.settings import Settings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own age
+    from ray.serve._private.constants import REPLICA_HEALTH_CHECK_UNHEALTHY_THRESHOLD
+
     from service import app
     from service.cluster.ingress import DEPLOYMENT
     from tests import faults
@@ -142,3 +145,17 @@ def test_drills_with_faults_start_a_faulty_replica_in_place_of_the_deployments()
         assert deployed._start_replica is faults.start_replica
 
     assert deployed._start_replica is right
+
+
+def test_ray_ends_a_replica_that_hangs_only_once_haproxy_has_left_it() -> None:
+    """Ray then renews HAProxy's configuration, and what the old one waits for is never left."""
+    rules = (Path(app.__file__).parent / "cluster" / "haproxy.cfg.tmpl").read_text()
+    found = re.search(
+        r"timeout check (\d+)s\n.* fall (\d+) .* inter (\d+)s fastinter (\d+)ms", rules
+    )
+    assert found
+    check, fall, inter, again = map(int, found.groups())
+
+    left = inter + fall * check + (fall - 1) * again / 1000
+
+    assert REPLICA_HEALTH_CHECK_UNHEALTHY_THRESHOLD * app.HEALTH_TIMEOUT_SECONDS > left
