@@ -63,8 +63,8 @@ SET_ELSEWHERE = {
 SURGE_PERCENT = 20
 # How long a replica that finds itself wrong refuses all before it exits: its metrics are scraped
 LEAVE_SECONDS = 6.0
-# Of Ray's checks, of which three failures end a replica: after HAProxy's three of 4 s, which give its
-# requests to others; in a configuration without it they would be waited for
+# Of Ray's checks, of which three failures end a replica: after HAProxy's three of 4 s, which give
+# its requests to others; in a configuration without it they would be waited for
 HEALTH_PERIOD_SECONDS, HEALTH_TIMEOUT_SECONDS = 2.0, 5.0
 
 # Starts that may fail before the deployment does: a model that cannot be loaded never will

@@ -1,6 +1,7 @@
 """What `make prove` writes down of a file of drills."""
 
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from tests import prove
 
+BEGIN_SECONDS = 60  # of a process that imports pytest
 DRILLS = """
 import pytest
 
@@ -51,16 +53,19 @@ import pathlib, pytest, threading
 @pytest.mark.prove
 def test_waits():
     try:
-        open({begun!r}, "w").close()
+        pathlib.Path({begun!r}).write_text("begun")
         threading.Event().wait()
     finally:
         pathlib.Path({ended!r}).touch()
 """
 
 
-def test_told_to_stop_it_lets_a_drill_end_what_it_started(tmp_path: Path) -> None:
+def test_told_to_stop_it_lets_a_drill_end_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also in the background of a shell, whose processes ignore an interrupt."""
     begun, ended, file = (tmp_path / name for name in ("begun", "ended", "test_waits.py"))
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     os.mkfifo(begun)
     file.write_text(WAITS.format(begun=str(begun), ended=str(ended)))
     code = (
@@ -69,9 +74,11 @@ def test_told_to_stop_it_lets_a_drill_end_what_it_started(tmp_path: Path) -> Non
         f"prove.run({str(file)!r}, 'c0ffee')"
     )
     command = "trap '' INT; exec \"$@\"", "sh", sys.executable, "-c", code
+    told = os.open(begun, os.O_RDONLY | os.O_NONBLOCK)
     process = subprocess.Popen(["sh", "-c", *command], cwd=prove.ROOT, stderr=subprocess.DEVNULL)
-    begun.open().close()  # which waits for the drill to open it
+    began, _, _ = select.select([told], [], [], BEGIN_SECONDS)
+    os.close(told)
 
     process.terminate()
 
-    assert process.wait() and ended.exists()
+    assert process.wait() and began and ended.exists()
