@@ -13,9 +13,7 @@ from service.door.request import Request
 
 OVERDUE_SECONDS = 0.25  # between two checks for requests whose time is up
 GARBAGE_SECONDS = 10.0  # between two collections
-YOUNG_OBJECTS = (
-    60_000  # objects that a look goes through: some 20 ms once, 1 ms while it comes often
-)
+YOUNG_OBJECTS = 60_000  # that a look goes through at most: some 20 ms, most often 1 ms
 MOST_GARBAGE_SECONDS = 600.0  # of a replica that never rests
 
 
